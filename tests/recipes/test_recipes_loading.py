@@ -1,0 +1,149 @@
+"""Loading a recipe: what is checked, and what each mistake is called."""
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+
+import recipes
+
+GOOD = """
+    import torch
+    from ingest import Field, Schema
+    from recipes import Plan
+
+    NAME = "tiny"
+    SCHEMA = Schema(fields=(Field(name="v", dtype="float32"),))
+    PLANS = dict.fromkeys(("full", "head", "steps"), Plan(steps=1, learning_rate=0.1))
+    GATE = {"agreement": 0.5}
+    DYNAMIC = {"input": {0: "rows"}}
+
+    def rows(source): return [{"v": [1.0]}]
+    def build(): return torch.nn.Linear(1, 1)
+    def inputs(rows): return (rows["v"][:, None],)
+    def train(model, data, *, plan, seed, report): report(plan)
+    def judge(predict, data): return {"agreement": float(predict(torch.ones(1, 1)).ndim == 2)}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
+    """Writes a module of one's own, under a name of its own, where Python finds it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"own_recipe_{abs(hash(request.node.name))}"
+
+    def write(source: str) -> str:
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+def test_every_shipped_recipe_keeps_the_contract() -> None:
+    loaded = [recipes.load(name) for name in recipes.KNOWN]
+
+    assert [recipe.name for recipe in loaded] == ["mnist", "wine"]
+
+
+def test_a_module_elsewhere_on_the_path_is_a_recipe(write) -> None:
+    recipe = recipes.load(write(dedent(GOOD)))
+
+    assert recipe.name == "tiny"
+    assert list(recipe.rows()) == [{"v": [1.0]}]
+
+
+def test_an_unknown_recipe_lists_the_known_ones() -> None:
+    with pytest.raises(recipes.UnknownRecipeError, match=r"no recipe 'recipes.mnits'.*recipes.mnist, recipes.wine"):
+        recipes.load("recipes.mnits")
+
+
+def test_a_recipe_whose_own_import_fails_is_not_called_unknown(write) -> None:
+    name = write("import a_module_that_is_not_there\n")
+
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
+        recipes.load(name)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ('NAME = "tiny"', "", "NAME is missing"),
+        ('NAME = "tiny"', "NAME = 7", "NAME is 7, expected a name"),
+        ('GATE = {"agreement": 0.5}', 'GATE = {"agreement": "high"}', r"GATE\['agreement'\] is 'high'"),
+        ('DYNAMIC = {"input": {0: "rows"}}', 'DYNAMIC = {"input": 0}', r"DYNAMIC\['input'\] is 0"),
+        ('("full", "head", "steps")', '("full",)', "PLANS is without head, steps"),
+        ("def build():", "def build(size):", r"build is build\(size\).*missing a required argument"),
+        ("seed, report):", "report):", "train is train.*seed"),
+        ('def judge(predict, data): return {"agreement":', 'judge = {"agreement":', "judge is {"),
+    ],
+)
+def test_a_missing_or_wrong_member_is_named(write, line: str, instead: str, message: str) -> None:
+    assert line in GOOD
+    source = dedent(GOOD).replace(line, instead)
+    if instead.startswith("judge = "):
+        source = source.replace("float(predict(torch.ones(1, 1)).ndim == 2)}", "1}")
+
+    with pytest.raises(recipes.InvalidRecipeError, match=message):
+        recipes.load(write(source))
+
+
+def test_an_unknown_plan_lists_the_known_ones(write) -> None:
+    recipe = recipes.load(write(dedent(GOOD)))
+
+    with pytest.raises(recipes.UnknownPlanError, match="no training plan 'fast': it has full, head, steps"):
+        recipe.train(recipe.build(seed=0), None, plan="fast", seed=0, report=print)  # type: ignore[arg-type]
+
+
+def test_the_same_seed_builds_the_same_model_and_leaves_torchs_generator_alone(write) -> None:
+    recipe = recipes.load(write(dedent(GOOD)))
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+
+    one, same, other = (recipe.build(seed=seed) for seed in (3, 3, 4))
+
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.equal(one.weight, same.weight)
+    assert not torch.equal(one.weight, other.weight)
+
+
+def test_a_runner_that_answers_with_a_tuple_is_judged_like_a_model(write) -> None:
+    recipe = recipes.load(write(dedent(GOOD)))
+    model = recipe.build(seed=0).train()
+
+    assert recipe.judge(model, None) == {"agreement": 1.0}  # type: ignore[arg-type]
+    assert recipe.judge(lambda v: (model(v),), None) == {"agreement": 1.0}  # type: ignore[arg-type]
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("figures", "failures"),
+    [
+        ({"agreement": 0.5}, 0),
+        ({"agreement": 0.49}, 1),
+        ({"agreement": float("nan")}, 1),
+        ({}, 1),
+    ],
+)
+def test_the_gate_lets_pass_what_reaches_it_and_nothing_else(write, figures: dict[str, float], failures: int) -> None:
+    recipe = recipes.load(write(dedent(GOOD)))
+
+    assert len(recipe.gate_failures(figures)) == failures
+
+
+@pytest.mark.parametrize("change", [{"steps": 0}, {"batch_rows": 0}, {"learning_rate": 0.0}])
+def test_a_plan_that_cannot_train_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="cannot train"):
+        recipes.Plan(**{"steps": 1, "learning_rate": 0.1, **change})  # type: ignore[arg-type]
+
+
+def test_the_package_exports_what_it_says() -> None:
+    assert set(recipes.__all__) == {
+        "KNOWN", "Figures", "InvalidRecipeError", "Plan", "Predict", "Recipe", "RecipeError", "RecipeModule",
+        "Report", "Rows", "Step", "UnknownPlanError", "UnknownRecipeError", "accuracy", "classification", "fit",
+        "load",
+    }  # fmt: skip
+    assert all(hasattr(recipes, name) for name in recipes.__all__)
