@@ -1,0 +1,82 @@
+"""Checkpoints: tensors and training state as durable, verified bytes; deltas that turn one into the next.
+
+A checkpoint is a folder: ``manifest.pb`` beside valid safetensors files. The manifest names every tensor, every
+storage they view and, for each MiB of it, a CRC-32 and a SHA-256. Its *root* identifies the content, wherever it
+lies and however it is sharded; its *seal* adds attachments and metadata. Nothing that is read is ever unpickled.
+
+    >>> manifest = ckpt.save(model.state_dict(), "runs/1/step-10")      # doctest: +SKIP
+    >>> state = ckpt.load("runs/1/step-10")                             # every byte checked by CRC-32
+    >>> with ckpt.open("runs/1/step-10") as checkpoint:                 # single tensors, proved when touched
+    ...     head = checkpoint["head.weight"]
+
+A *delta* is a folder too: what has to change to turn one root into another, far smaller than the target where
+training changed few bits.
+
+    >>> ckpt.diff("runs/1/step-10", "runs/1/step-20", "delta")          # doctest: +SKIP
+    >>> ckpt.apply("runs/1/step-10", "delta", "copy-of-step-20")        # refused unless the root comes out right
+
+What a reader sees is the old state, the new state, or nothing: folders are written beside their place and renamed
+into it. The package stands alone: torch, protobuf and hashes, nothing else of Treering. Formats, byte by byte:
+``docs/formats/checkpoint.md`` and ``docs/formats/delta.md``. Command line: ``python -m ckpt --help``.
+"""
+
+from ckpt.delta import Delta
+from ckpt.delta_reader import apply
+from ckpt.delta_wire import read_delta
+from ckpt.delta_writer import diff
+from ckpt.errors import (
+    CheckpointError,
+    CorruptChunkError,
+    CorruptFileError,
+    CorruptFrameError,
+    DeltaError,
+    DestinationError,
+    FormatError,
+    IntegrityError,
+    NotACheckpointError,
+    RootMismatchError,
+    UnsupportedStateError,
+    VersionError,
+    WrongBaseError,
+)
+from ckpt.manifest import Attachment, Manifest
+from ckpt.payload import read_manifest
+from ckpt.reader import Checkpoint, load, load_into
+from ckpt.reader import open_checkpoint as open
+from ckpt.records import TensorRecord
+from ckpt.summary import Summary, inspect
+from ckpt.verification import Report, verify
+from ckpt.writer import save
+
+__all__ = [
+    "Attachment",
+    "Checkpoint",
+    "CheckpointError",
+    "CorruptChunkError",
+    "CorruptFileError",
+    "CorruptFrameError",
+    "Delta",
+    "DeltaError",
+    "DestinationError",
+    "FormatError",
+    "IntegrityError",
+    "Manifest",
+    "NotACheckpointError",
+    "Report",
+    "RootMismatchError",
+    "Summary",
+    "TensorRecord",
+    "UnsupportedStateError",
+    "VersionError",
+    "WrongBaseError",
+    "apply",
+    "diff",
+    "inspect",
+    "load",
+    "load_into",
+    "open",
+    "read_delta",
+    "read_manifest",
+    "save",
+    "verify",
+]

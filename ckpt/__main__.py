@@ -1,0 +1,115 @@
+"""The command line of checkpoints and deltas: ``python -m ckpt --help``.
+
+Every command prints for people, or with ``--json`` one object for machines. It exits with 0 when all is well, 1 on
+any fault found, 2 on a call that makes no sense.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ckpt
+from ckpt.errors import CheckpointError
+
+Result = tuple[int, dict[str, Any], str]  # exit code, the object, the text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; see the module's head."""
+    options = _parser().parse_args(arguments)
+    try:
+        code, facts, text = options.run(options)
+    except (CheckpointError, OSError) as error:
+        if options.json:
+            print(json.dumps({"ok": False, "error": type(error).__name__, "message": str(error)}))
+        else:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(facts) if options.json else text)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ckpt", description="Inspect, verify, diff and patch checkpoints.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    inspect = _command(commands, "inspect", _inspect, "tell what is in a checkpoint, from its manifest alone")
+    inspect.add_argument("path", type=Path, help="a checkpoint folder")
+    verify = _command(commands, "verify", _verify, "compare every byte with the manifest; list all faults")
+    verify.add_argument("path", type=Path, help="a checkpoint folder")
+    verify.add_argument("--level", choices=("sha256", "crc32"), default="sha256", help="default: %(default)s")
+    verify.add_argument("--root", help="the root that must be there, sha256:…")
+    diff = _command(commands, "diff", _diff, "write the delta that turns BASE into TARGET")
+    for name in ("base", "target"):
+        diff.add_argument(name, type=Path, help="a checkpoint folder")
+    diff.add_argument("out", type=Path, help="the delta folder to be")
+    apply = _command(commands, "apply", _apply, "write the checkpoint that DELTA makes from BASE")
+    apply.add_argument("base", type=Path, help="a checkpoint folder; never written to")
+    apply.add_argument("delta", type=Path, help="a delta folder")
+    apply.add_argument("out", type=Path, help="the checkpoint folder to be")
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], Result], description: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=description, description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _inspect(options: argparse.Namespace) -> Result:
+    summary = ckpt.inspect(options.path)
+    facts = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(summary).items()}
+    return 0, facts, "\n".join(f"{name:14}{_shown(value)}" for name, value in facts.items())
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "–"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _verify(options: argparse.Namespace) -> Result:
+    report = ckpt.verify(options.path, verify=options.level, root=options.root)
+    facts = {
+        "ok": report.ok,
+        "path": str(report.path),
+        "root": report.root,
+        "algorithm": report.algorithm,
+        "checked_bytes": report.checked_bytes,
+        "faults": [{"error": type(fault).__name__, "message": str(fault)} for fault in report.faults],
+    }
+    good = f"{report.path}: {report.checked_bytes:,} bytes match by {report.algorithm}, root {report.root}"
+    bad = "\n".join(f"{type(fault).__name__}: {fault}" for fault in report.faults)
+    return (0, facts, good) if report.ok else (1, facts, f"{bad}\n{len(report.faults)} fault(s) in {report.path}")
+
+
+def _diff(options: argparse.Namespace) -> Result:
+    delta = ckpt.diff(options.base, options.target, options.out)
+    full = ckpt.read_manifest(options.target).payload_bytes
+    facts = {
+        "base_root": delta.base_root,
+        "target_root": delta.target_root,
+        "digest": delta.digest,
+        "delta_bytes": delta.size_bytes,
+        "full_bytes": full,
+    }
+    ratio = full / delta.size_bytes
+    text = f"{options.out}: {delta.size_bytes:,} bytes for a state of {full:,} (ratio {ratio:.1f})"
+    return 0, facts, f"{text}\n{delta.base_root} → {delta.target_root}"
+
+
+def _apply(options: argparse.Namespace) -> Result:
+    manifest = ckpt.apply(options.base, options.delta, options.out)
+    return 0, {"root": manifest.root, "seal": manifest.seal}, f"{options.out}: root {manifest.root}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

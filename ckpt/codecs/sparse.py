@@ -1,0 +1,47 @@
+"""Few elements changed: gap-coded positions and the differences of the values.
+
+Streams after a u32 count of changes: gaps (one byte each: the unchanged elements before a change, 255 meaning that
+the rest stands in the next stream), long gaps (u32: gap − 255), then the zigzag differences as byte planes.
+"""
+
+import struct
+
+import numpy as np
+
+from ckpt.codecs.integers import elements, from_planes, to_planes, unzigzag, zigzag
+from ckpt.codecs.streams import Reader, join
+
+REVERSIBLE = True
+_COUNT = struct.Struct("<I")
+_ESCAPE = 255
+
+
+def encode(base: memoryview, target: memoryview, *, width: int) -> bytes:
+    old, new = elements(base, width), elements(target, width)
+    positions = np.flatnonzero(old != new)
+    gaps = np.diff(positions, prepend=-1) - 1
+    short = np.minimum(gaps, _ESCAPE).astype(np.uint8)
+    long = (gaps[gaps >= _ESCAPE] - _ESCAPE).astype("<u4")
+    differences = zigzag(new[positions] - old[positions])
+    return _COUNT.pack(len(positions)) + join([short, long, *to_planes(differences)])
+
+
+def decode(base: memoryview, encoded: memoryview, *, width: int, size: int) -> bytearray:
+    """Base plus differences; see :class:`ckpt.codecs.Codec`."""
+    if len(base) != size or len(encoded) < _COUNT.size:
+        raise ValueError(f"a base of {len(base)} bytes for {size}")
+    (count,) = _COUNT.unpack_from(encoded)
+    if count * width > size:
+        raise ValueError(f"{count} changes among {size // width} elements")
+    reader = Reader(encoded[_COUNT.size :])
+    gaps = np.frombuffer(reader.take(count), np.uint8).astype(np.int64)
+    escaped = np.flatnonzero(gaps == _ESCAPE)
+    gaps[escaped] += np.frombuffer(reader.take(4 * len(escaped)), "<u4")
+    differences = unzigzag(from_planes([reader.take(count) for _ in range(width)], width))
+    reader.end()
+    positions = np.cumsum(gaps + 1) - 1
+    if count and positions[-1] * width >= size:
+        raise ValueError("a change beyond the end")
+    result = bytearray(base)
+    elements(result, width)[positions] += differences
+    return result

@@ -1,0 +1,65 @@
+"""Byte streams inside a frame, each compressed by zstd where that is smaller, decoded never beyond a known size.
+
+Layout of one stream: u8 form (0 stored, 1 zstd), u32 size, u32 stored size, the bytes. The size that a decoder will
+accept is known to it before it looks, from the frame's own declaration.
+"""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+LEVEL = 3
+_HEAD = struct.Struct("<BII")
+_STORED, _ZSTD = 0, 1
+
+
+def join(streams: Sequence[bytes | NDArray[np.generic]]) -> bytes:
+    """Streams one after the other."""
+    return b"".join(_pack(stream if isinstance(stream, bytes) else stream.tobytes()) for stream in streams)
+
+
+def _pack(stream: bytes) -> bytes:
+    packed = zstandard.ZstdCompressor(level=LEVEL).compress(stream)
+    form, data = (_ZSTD, packed) if len(packed) < len(stream) else (_STORED, stream)
+    return _HEAD.pack(form, len(stream), len(data)) + data
+
+
+class Reader:
+    """Takes streams from a frame in order."""
+
+    def __init__(self, encoded: memoryview) -> None:
+        self._rest = encoded
+
+    def take(self, size: int) -> bytes:
+        """The next stream, which must hold ``size`` bytes.
+
+        Raises:
+            ValueError: it declares or holds another size, or is no zstd frame.
+        """
+        if len(self._rest) < _HEAD.size:
+            raise ValueError("a stream is missing")
+        form, declared, stored = _HEAD.unpack_from(self._rest)
+        data = self._rest[_HEAD.size : _HEAD.size + stored]
+        self._rest = self._rest[_HEAD.size + stored :]
+        if declared != size or len(data) != stored:
+            raise ValueError(f"a stream of {declared} bytes where {size} belong")
+        if form == _STORED and stored == size:
+            return bytes(data)
+        if form == _ZSTD and zstandard.frame_content_size(data) == size:
+            return _unpack(data)
+        raise ValueError(f"a stream of unknown form {form} or size")
+
+    def end(self) -> None:
+        """Raise ``ValueError`` unless every byte was taken."""
+        if len(self._rest):
+            raise ValueError(f"{len(self._rest)} bytes after the last stream")
+
+
+def _unpack(data: memoryview) -> bytes:
+    try:
+        return zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a broken zstd frame ({error})") from None

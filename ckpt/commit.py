@@ -1,0 +1,181 @@
+"""A folder that appears whole or not at all.
+
+The content is written into a dot-named sibling that its writer holds by ``flock``; when everything is on disk
+(files and folders fsynced) one rename puts it in place and the parent is fsynced. Replacing exchanges the two
+folders in one step. After a kill or a power loss readers find the old folder, the new one, or nothing; leftovers
+nobody holds are removed by the next writer to the same path.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+
+from ckpt.errors import DestinationError
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_SUFFIX = ".saving"
+
+
+@contextmanager
+def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | None]) -> Iterator[Path]:
+    """Give an empty folder that becomes ``path`` when the block ends without an error.
+
+    Args:
+        path: The destination; symbolic links in it are resolved first.
+        overwrite: Whether an existing destination may be replaced.
+        owns: Says what is foreign in an existing folder, or None when all of it may go.
+
+    Raises:
+        DestinationError: the destination exists (``overwrite=False``), holds foreign files, or its file system
+            cannot exchange two folders in one step.
+    """
+    final = Path(os.path.realpath(path))
+    _refuse_early(final, overwrite=overwrite, owns=owns)
+    make_folder(final.parent)
+    _sweep(final)
+    staging, lock = _hold(final)
+    try:
+        yield staging
+        sync_tree(staging)
+        _put(staging, final, overwrite=overwrite, owns=owns)
+    except BaseException:
+        remove_tree(staging)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _refuse_early(final: Path, *, overwrite: bool, owns: Callable[[Path], str | None]) -> None:
+    if not os.path.lexists(final):
+        return
+    if not overwrite:
+        raise DestinationError(
+            f"'{final}' exists already; expected a new path. Choose another, or pass overwrite=True to replace it.",
+            path=final,
+        )
+    foreign = None if final.is_dir() and not any(final.iterdir()) else owns(final)
+    if foreign:
+        raise DestinationError(
+            f"'{final}' will not be overwritten: it holds {foreign}, expected an empty folder or one that was written "
+            "here before. Move it away, or choose another path.",
+            path=final,
+            found=foreign,
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents, each durable in its own parent."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def _sweep(final: Path) -> None:
+    """Remove what killed writers to the same path left: folders that nobody holds."""
+    for leftover in final.parent.glob(f".{_escaped(final.name)}.*{_SUFFIX}"):
+        try:
+            lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_tree(leftover)
+        except BlockingIOError:
+            pass  # a living writer holds it
+        finally:
+            os.close(lock)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _hold(final: Path) -> tuple[Path, int]:
+    """A new staging folder and the descriptor whose lock keeps others from sweeping it."""
+    while True:
+        staging = final.parent / f".{final.name}.{token_hex(4)}{_SUFFIX}"
+        staging.mkdir()
+        lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if staging.exists():  # no other writer swept it between the two calls above
+            return staging, lock
+        os.close(lock)
+
+
+def _put(staging: Path, final: Path, *, overwrite: bool, owns: Callable[[Path], str | None]) -> None:
+    try:
+        _rename(staging, final, _RENAME_NOREPLACE)
+    except FileExistsError:
+        _refuse_early(final, overwrite=overwrite, owns=owns)
+        _exchange(staging, final)
+        sync_folder(final.parent)
+        remove_tree(staging)
+    sync_folder(final.parent)
+
+
+def _exchange(staging: Path, final: Path) -> None:
+    try:
+        _rename(staging, final, _RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        raise DestinationError(
+            f"'{final}' cannot be replaced in one step: its file system does not exchange folders "
+            f"({errno.errorcode[error.errno]}). Write to a new path instead.",
+            path=final,
+        ) from error
+
+
+def _rename(source: Path, target: Path, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags)
+    if result:
+        number = ctypes.get_errno()
+        if flags == _RENAME_NOREPLACE and number == errno.EINVAL:
+            os.rename(source, target)  # NFS has no flags; a plain rename refuses a folder that is not empty, too
+            return
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+def sync_tree(folder: Path) -> None:
+    """fsync every folder below ``folder``, deepest first, and itself; its writers fsync the files."""
+    for child in folder.iterdir():
+        if stat.S_ISDIR(child.lstat().st_mode):
+            sync_tree(child)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, also when another process removes it at the same time."""
+
+    def ignore_missing(_function: object, _path: str, info: tuple[type, BaseException, object]) -> None:
+        if not isinstance(info[1], FileNotFoundError):
+            raise info[1]
+
+    shutil.rmtree(folder, onerror=ignore_missing)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a new file and fsync it."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

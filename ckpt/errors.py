@@ -1,0 +1,171 @@
+"""What can go wrong with a checkpoint or a delta.
+
+    CheckpointError
+    ├── UnsupportedStateError   (ValueError)  a value that cannot be stored; names its path and the remedy
+    ├── DestinationError        (ValueError)  the place cannot be written as asked
+    ├── NotACheckpointError     (ValueError)  nothing, or something else, stands at the path
+    ├── FormatError             (ValueError)  a manifest or delta that breaks the format's rules
+    │   └── VersionError                      written by a newer format
+    ├── IntegrityError                        bytes differ from what the manifest states
+    │   ├── CorruptChunkError                 one chunk of a storage or attachment
+    │   ├── CorruptFileError                  a file's size, header or name
+    │   └── RootMismatchError                 the whole is not the one that was asked for
+    └── DeltaError                            a delta that cannot be applied
+        ├── WrongBaseError                    made for another base
+        └── CorruptFrameError                 a frame's bytes are not those that were written
+
+Each error says the thing, what was found, what was expected and what to do next, and carries the same facts
+as attributes.
+"""
+
+from pathlib import Path
+
+
+class CheckpointError(Exception):
+    """Anything this package raises by itself; ``facts`` holds what the message states."""
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            return self.__dict__["facts"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class UnsupportedStateError(CheckpointError, ValueError):
+    """A value of the state has no faithful form on disk."""
+
+    def __init__(self, path: str, found: str, remedy: str) -> None:
+        where = f"the value at '{path}'" if path else "the state itself"
+        super().__init__(f"{where} is {found}, which a checkpoint cannot hold; {remedy}.", path=path, found=found)
+
+
+class DestinationError(CheckpointError, ValueError):
+    """The destination exists, is foreign, or its file system cannot do what atomic replacement needs."""
+
+
+class NotACheckpointError(CheckpointError, ValueError):
+    """There is no manifest where a checkpoint was expected."""
+
+    def __init__(self, path: Path, found: str) -> None:
+        super().__init__(
+            f"'{path}' is not a checkpoint: expected a folder with manifest.pb, found {found}.", path=path, found=found
+        )
+
+
+class FormatError(CheckpointError, ValueError):
+    """A manifest or delta breaks a rule of the format; ``where`` is the path to the fault inside it."""
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{where}: found {found}, expected {expected}. The file was not written by this format, or was altered; "
+            "fetch it again from where it came.",
+            where=where,
+            found=found,
+            expected=expected,
+        )
+
+
+class VersionError(FormatError):
+    """Written by a format version that this reader does not know."""
+
+
+class IntegrityError(CheckpointError):
+    """Bytes on disk are not those that the manifest names."""
+
+
+class CorruptChunkError(IntegrityError):
+    """One chunk does not have the digest that the manifest gives it.
+
+    Attributes: ``owner`` (tensor names or attachment path), ``chunk``, ``file``, ``start`` and ``end`` (bytes of
+    that file, end excluded), ``algorithm``, ``found``, ``expected``.
+    """
+
+    def __init__(
+        self,
+        *,
+        owner: str,
+        chunk: int,
+        folder: Path,
+        file: str,
+        start: int,
+        end: int,
+        algorithm: str,
+        found: str,
+        expected: str,
+    ) -> None:
+        super().__init__(
+            f"chunk {chunk} of {owner} in '{folder}' does not match its manifest: expected {algorithm} {expected}, "
+            f"found {found} (bytes {start}–{end - 1} of {file}). Fetch the checkpoint again from where it came, or "
+            "copy these bytes from a good copy.",
+            owner=owner,
+            chunk=chunk,
+            folder=folder,
+            file=file,
+            start=start,
+            end=end,
+            algorithm=algorithm,
+            found=found,
+            expected=expected,
+        )
+
+
+class CorruptFileError(IntegrityError):
+    """A file is missing, or has another size or header than the manifest states."""
+
+    def __init__(self, *, folder: Path, file: str, what: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{what} of '{file}' in '{folder}': found {found}, expected {expected}. Fetch the checkpoint again from "
+            "where it came.",
+            folder=folder,
+            file=file,
+            what=what,
+            found=found,
+            expected=expected,
+        )
+
+
+class RootMismatchError(IntegrityError):
+    """The content is sound but is not the content that was asked for."""
+
+    def __init__(self, *, path: Path, found: str, expected: str) -> None:
+        super().__init__(
+            f"'{path}' holds {found}, expected {expected}; nothing of it was used.",
+            path=path,
+            found=found,
+            expected=expected,
+        )
+
+
+class DeltaError(CheckpointError):
+    """A delta cannot be applied; the base and the destination are as they were."""
+
+
+class WrongBaseError(DeltaError):
+    """The delta was made for a base with another root."""
+
+    def __init__(self, *, delta: Path, found: str, expected: str) -> None:
+        super().__init__(
+            f"delta '{delta}' applies to a checkpoint with root {expected}, but the base has root {found}; "
+            "apply the deltas of a chain in order, each to the checkpoint it was made from.",
+            delta=delta,
+            found=found,
+            expected=expected,
+        )
+
+
+class CorruptFrameError(DeltaError):
+    """A frame of a delta is not what was written, or decodes to something else than it declares."""
+
+    def __init__(self, *, delta: Path, frame: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{frame} of delta '{delta}': found {found}, expected {expected}. Nothing was applied; fetch the delta "
+            "again from where it came.",
+            delta=delta,
+            frame=frame,
+            found=found,
+            expected=expected,
+        )

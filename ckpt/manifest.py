@@ -1,0 +1,117 @@
+"""What a checkpoint states about itself, as one frozen value, and the digests that identify it.
+
+``root`` identifies the content: weights and state, however they are sharded and whatever lies beside them.
+``seal`` identifies the package: root, attachments and metadata. Both are always computed, never stored, so that a
+manifest cannot contradict itself. A manifest that was read has passed every rule of :mod:`ckpt.rules`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ckpt.digests import Chunks, Encoder, text
+from ckpt.records import TensorRecord
+from ckpt.state import Node
+from ckpt.state_digest import state_digest
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a storage's bytes lie: file number and first byte."""
+
+    file: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """One file beside the manifest: its exact size, and size and SHA-256 of the header before its payload."""
+
+    name: str
+    size_bytes: int
+    header_bytes: int
+    header_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file that travels with the checkpoint, under a relative normalised path."""
+
+    path: str
+    chunks: Chunks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The table of contents of a checkpoint.
+
+    Attributes:
+        storages: Chunk digests of each storage, in canonical order.
+        placements: Where each storage lies; empty in a manifest that describes no files (inside a delta).
+        tensors: Views of the storages, in state order.
+        state: The nested state in pre-order.
+        metadata: Free text by key; part of the seal.
+        producer: Who wrote it; outside every digest.
+    """
+
+    storages: tuple[Chunks, ...]
+    placements: tuple[Placement, ...]
+    tensors: tuple[TensorRecord, ...]
+    state: tuple[Node, ...]
+    files: tuple[FileRecord, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    producer: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def root(self) -> str:
+        """The digest of weights and state, in text form."""
+        return text(self.root_digest)
+
+    @cached_property
+    def seal(self) -> str:
+        """The digest of root, attachments and metadata, in text form: what a signature covers."""
+        return text(self.seal_digest)
+
+    @cached_property
+    def root_digest(self) -> bytes:
+        return Encoder("treering/root/v1").raw(self.weights_digest).raw(state_digest(self.state)).digest()
+
+    @cached_property
+    def seal_digest(self) -> bytes:
+        attachments = Encoder("treering/attachments/v1").integer(len(self.attachments))
+        for item in self.attachments:
+            attachments.string(item.path).raw(item.chunks.digest())
+        metadata = Encoder("treering/metadata/v1").integer(len(self.metadata))
+        for key, value in sorted(self.metadata.items()):
+            metadata.string(key).string(value)
+        encoder = Encoder("treering/seal/v1").raw(self.root_digest)
+        return encoder.raw(attachments.digest()).raw(metadata.digest()).digest()
+
+    @cached_property
+    def weights_digest(self) -> bytes:
+        encoder = Encoder("treering/weights/v1").integer(len(self.storages))
+        for storage in self.storages:
+            encoder.raw(storage.digest())
+        encoder.integer(len(self.tensors))
+        for tensor in sorted(self.tensors, key=lambda tensor: tensor.name.encode("utf-8")):
+            encoder.string(tensor.name).string(tensor.dtype).integers(tensor.shape).integers(tensor.strides)
+            encoder.integer(tensor.offset).integer(tensor.storage)
+        return encoder.digest()
+
+    @cached_property
+    def by_name(self) -> dict[str, TensorRecord]:
+        """Tensor name → record, in state order."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all storages: what a full copy of the weights weighs."""
+        return sum(storage.size_bytes for storage in self.storages)
+
+    def owner(self, storage: int) -> str:
+        """The storage in words, for messages: the tensors that view it."""
+        names = [f"'{tensor.name}'" for tensor in self.tensors if tensor.storage == storage]
+        return f"the storage of {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"

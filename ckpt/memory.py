@@ -1,0 +1,234 @@
+"""Tensors in memory → storages to be written: who shares memory with whom, and the bytes of each group.
+
+Tensors share a storage when they have the same storage object or overlapping addresses, never because both are
+empty. A storage holds the bytes from the first to the last one that its tensors cover: a slice of a large buffer
+stores the slice, and bytes that no tensor covers are written as zeros, so freed memory never leaks into a file.
+
+Bytes are handed out in blocks, whole chunks each but for the last; only a storage with gaps, or one on a device,
+is staged through extra memory.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ckpt.digests import CHUNK_BYTES
+from ckpt.dtypes import bits, name_of
+from ckpt.errors import UnsupportedStateError
+from ckpt.records import TensorRecord, extent, is_dense, is_permuted, normal_strides, overlaps
+
+BLOCK_BYTES = 16 * CHUNK_BYTES
+
+Blocks = Callable[[], Iterator[memoryview]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A storage to be written: its size, and its bytes as blocks of whole chunks."""
+
+    size_bytes: int
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """A tensor with the addresses it covers, end excluded."""
+
+    name: str
+    tensor: Tensor
+    start: int
+    end: int
+
+
+def collect(tensors: Mapping[str, Tensor]) -> tuple[tuple[TensorRecord, ...], tuple[Source, ...]]:
+    """Records in the mapping's order, and the storages they view in canonical order.
+
+    Args:
+        tensors: Name → tensor of any device; plain tensors and parameters.
+
+    Raises:
+        UnsupportedStateError: a tensor has no faithful form on disk.
+    """
+    placed = {name: _place(name, tensor) for name, tensor in tensors.items()}
+    groups = _groups(list(placed.values()))
+    group_of = {member.name: index for index, group in enumerate(groups) for member in group}
+    order: dict[int, int] = {}
+    for name in sorted(placed, key=lambda name: name.encode("utf-8")):
+        order.setdefault(group_of[name], len(order))
+    starts = [_start(group) for group in groups]
+    records = tuple(
+        _record(member, storage=order[group_of[name]], start=starts[group_of[name]]) for name, member in placed.items()
+    )
+    by_group: list[list[TensorRecord]] = [[] for _ in groups]
+    for record in records:
+        by_group[group_of[record.name]].append(record)
+    sources = [_source(groups[group], by_group[group], start=starts[group]) for group in order]
+    return records, tuple(sources)
+
+
+def _place(name: str, tensor: Tensor) -> _Placed:
+    _refuse(name, tensor)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    size = extent(plain.shape, plain.stride()) * plain.element_size()
+    start = plain.data_ptr() if size else 0
+    return _Placed(name=name, tensor=plain, start=start, end=start + size)
+
+
+def _refuse(name: str, tensor: Tensor) -> None:
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        raise UnsupportedStateError(
+            name, f"a tensor subclass {type(tensor).__name__}", "store the plain tensors it is made of"
+        )
+    if tensor.layout is not torch.strided:
+        raise UnsupportedStateError(name, f"a tensor of layout {tensor.layout}", "store its .to_dense() or its parts")
+    if tensor.is_meta:
+        raise UnsupportedStateError(name, "a meta tensor, which has no bytes", "materialise it first")
+    if name_of(tensor.dtype) is None:
+        raise UnsupportedStateError(
+            name, f"a tensor of dtype {tensor.dtype}", "store its integer representation and its scales"
+        )
+
+
+def _groups(placed: list[_Placed]) -> list[list[_Placed]]:
+    """Tensors that share memory, together; each empty tensor by itself."""
+    groups: list[list[_Placed]] = [[member] for member in placed if member.end == member.start]
+    by_storage: dict[tuple[torch.device, int], list[_Placed]] = {}
+    for member in placed:
+        if member.end > member.start:
+            key = (member.tensor.device, member.tensor.untyped_storage().data_ptr())
+            by_storage.setdefault(key, []).append(member)
+    spans = sorted(by_storage.items(), key=lambda item: (str(item[0][0]), min(m.start for m in item[1])))
+    device, end = None, 0
+    for (span_device, _), members in spans:
+        span_end = max(m.end for m in members)
+        if span_device == device and min(m.start for m in members) < end:
+            groups[-1].extend(members)
+            end = max(end, span_end)
+        else:
+            groups.append(members)
+            device, end = span_device, span_end
+    return groups
+
+
+def _start(group: list[_Placed]) -> int:
+    """The group's first byte, moved back to where every element of the group is aligned in its storage."""
+    first = min(group, key=lambda member: member.start)
+    base = first.tensor.untyped_storage().data_ptr()
+    step = max(member.tensor.element_size() for member in group)
+    start = first.start - (first.start - base) % step
+    for member in group:
+        if (member.start - start) % member.tensor.element_size():
+            raise UnsupportedStateError(
+                member.name, "a view at an address that its element size does not divide", "store its .clone()"
+            )
+    return start
+
+
+def _record(member: _Placed, *, storage: int, start: int) -> TensorRecord:
+    tensor = member.tensor
+    dtype = name_of(tensor.dtype)
+    assert dtype is not None, "refused before"
+    return TensorRecord(
+        name=member.name,
+        dtype=dtype,
+        shape=tuple(tensor.shape),
+        strides=normal_strides(tensor.shape, tensor.stride()),
+        offset=member.start - start if member.end > member.start else 0,
+        storage=storage,
+    )
+
+
+def _source(group: list[_Placed], records: list[TensorRecord], *, start: int) -> Source:
+    size = max(member.end for member in group) - start
+    tensor = group[0].tensor
+    blocks: Blocks
+    if is_permuted(records[0], len(records)):
+        blocks = lambda: _rejoin(_rows(tensor))  # noqa: E731
+    elif _covered(group, start):
+        blocks = lambda: _direct(tensor, start, size)  # noqa: E731
+    else:
+        blocks = lambda: _gathered(group, start, size)  # noqa: E731
+    return Source(size_bytes=size, blocks=blocks)
+
+
+def _covered(group: list[_Placed], start: int) -> bool:
+    """Whether dense tensors cover every byte from ``start`` on."""
+    reached = start
+    for member in sorted(group, key=lambda member: member.start):
+        if member.start > reached:
+            return False
+        if is_dense(member.tensor.shape, member.tensor.stride()):
+            reached = max(reached, member.end)
+    return reached == max(member.end for member in group)
+
+
+def _direct(tensor: Tensor, start: int, size: int) -> Iterator[memoryview]:
+    """The memory itself; from a device in blocks through the host."""
+    if tensor.device.type == "cpu":
+        view = address_view(start, size)
+        for offset in range(0, size, BLOCK_BYTES):
+            yield view[offset : offset + BLOCK_BYTES]
+        return
+    storage = tensor.untyped_storage()
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    shift = start - storage.data_ptr()
+    for offset in range(shift, shift + size, BLOCK_BYTES):
+        yield memory_of(flat[offset : min(offset + BLOCK_BYTES, shift + size)].cpu())
+
+
+def _gathered(group: list[_Placed], start: int, size: int) -> Iterator[memoryview]:
+    """Zeros, with the tensors' own elements laid over them."""
+    flat = torch.zeros(size, dtype=torch.uint8)
+    for member in group:
+        source = bits(member.tensor)
+        width = source.element_size()
+        whole = flat[: size - size % width].view(source.dtype)
+        _overlay(whole.as_strided(source.shape, source.stride(), (member.start - start) // width), source)
+    view = memory_of(flat)
+    for offset in range(0, size, BLOCK_BYTES):
+        yield view[offset : offset + BLOCK_BYTES]
+
+
+def _overlay(target: Tensor, source: Tensor) -> None:
+    """Copy a view over one of the same strides, also where its elements overlap: then a part at a time."""
+    if not overlaps(source.shape, source.stride()):
+        target.copy_(source)
+        return
+    axis = min((size, axis) for axis, size in enumerate(source.shape) if size > 1)[1]
+    repeats = source.stride(axis) == 0
+    for index in range(1 if repeats else source.shape[axis]):
+        _overlay(target.select(axis, index), source.select(axis, index))
+
+
+def _rows(tensor: Tensor) -> Iterator[memoryview]:
+    """The elements in row-major order, a few rows at a time."""
+    row_bytes = max(tensor[0].numel() * tensor.element_size(), 1)
+    for piece in torch.split(tensor, max(BLOCK_BYTES // row_bytes, 1)):
+        yield memory_of(bits(piece.contiguous()).cpu())
+
+
+def _rejoin(pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+    """The same bytes in blocks of whole chunks."""
+    rest = bytearray()
+    for piece in pieces:
+        rest += piece
+        whole = len(rest) - len(rest) % CHUNK_BYTES
+        if whole:
+            yield memoryview(bytes(rest[:whole]))
+            del rest[:whole]
+    if rest:
+        yield memoryview(bytes(rest))
+
+
+def address_view(address: int, size: int) -> memoryview:
+    """``size`` bytes at an address; the caller keeps their owner alive."""
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+
+
+def memory_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy; valid while the tensor lives."""
+    view = tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    return view.cast("B") if view.nbytes else memoryview(b"")

@@ -1,0 +1,288 @@
+"""Read checkpoints: all of it, some tensors, or one slice; verified before anything is exposed.
+
+``verify`` says how: ``"crc32"`` checks every byte that is loaded at memory speed (accidents), ``"sha256"`` proves
+it against the manifest, ``"lazy"`` proves each chunk when it is first touched, ``"none"`` trusts the disk. Mapped
+tensors are verified as they are at load; ``mmap=False`` verifies the very copy that it returns.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ckpt.digests import CHUNK_BYTES
+from ckpt.dtypes import bits, torch_dtype
+from ckpt.errors import FormatError, NotACheckpointError, RootMismatchError
+from ckpt.manifest import Manifest
+from ckpt.payload import Payload, check_all, faults_in, faults_in_storage, open_payload
+from ckpt.records import TensorRecord, contiguous_strides, is_permuted, users_of
+from ckpt.state import unflatten
+
+Verify = Literal["none", "crc32", "lazy", "sha256"]
+VERIFY_LEVELS = ("none", "crc32", "lazy", "sha256")
+
+
+def load(
+    path: Path | str,
+    *,
+    verify: Verify = "crc32",
+    root: str | None = None,
+    device: torch.device | str = "cpu",
+    mmap: bool = True,
+    keys: Collection[str] | None = None,
+) -> Any:
+    """Give back the state that was saved.
+
+    Args:
+        path: A checkpoint folder.
+        verify: How bytes are checked before they are exposed; see the module's head. ``"lazy"`` means ``"sha256"``
+            here, since everything is touched.
+        root: The root that must be there, ``"sha256:…"``; anything else is refused.
+        device: Where the tensors go.
+        mmap: Map the files instead of reading them; tensors are writable and changes stay private.
+        keys: Only these tensors, as a flat dict name → tensor.
+
+    Returns:
+        The state, or with ``keys`` a dict of tensors. Tensors that shared memory share it again.
+
+    Raises:
+        NotACheckpointError, FormatError, IntegrityError: see :mod:`ckpt.errors`; nothing is returned then.
+        KeyError: one of ``keys`` is not there.
+    """
+    with open_checkpoint(path, verify="none", root=root, mmap=mmap) as checkpoint:
+        return checkpoint._load(_level(verify), torch.device(device), keys)
+
+
+def load_into(
+    module: torch.nn.Module, path: Path | str, *, verify: Verify = "crc32", root: str | None = None, strict: bool = True
+) -> None:
+    """Copy a saved state dict into a module's parameters and buffers, in place.
+
+    Args:
+        module: Gets the values; addresses stay.
+        path: A checkpoint of a flat state dict.
+        verify: As for :func:`load`.
+        root: As for :func:`load`.
+        strict: Refuse missing and unexpected names.
+
+    Raises:
+        RuntimeError: names or shapes differ (torch's own message lists them); nothing was copied.
+    """
+    state = load(path, verify=verify, root=root)
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise TypeError(
+            f"'{path}' holds a nested state, expected a flat state dict; load it with ckpt.load and pass the part for "
+            "this module to module.load_state_dict"
+        )
+    _refuse_other_shapes(module, state, path)
+    module.load_state_dict(state, strict=strict)
+
+
+def _refuse_other_shapes(module: torch.nn.Module, state: Mapping[str, Tensor], path: Path | str) -> None:
+    """Before torch copies the tensors that do fit."""
+    own = module.state_dict()
+    wrong = [name for name in state if name in own and own[name].shape != state[name].shape]
+    if wrong:
+        name = wrong[0]
+        raise RuntimeError(
+            f"tensor '{name}' in '{path}' has shape {tuple(state[name].shape)}, the module expects "
+            f"{tuple(own[name].shape)}; nothing was copied. Build the module as it was when it was saved."
+        )
+
+
+def open_checkpoint(
+    path: Path | str, *, verify: Verify = "lazy", root: str | None = None, mmap: bool = True
+) -> "Checkpoint":
+    """Open a checkpoint for reading single tensors and slices; exported as ``ckpt.open``.
+
+    Args:
+        path: A checkpoint folder.
+        verify: ``"lazy"`` proves each chunk by SHA-256 when it is first touched; the other levels check all now.
+        root: The root that must be there.
+        mmap: As for :func:`load`.
+
+    Raises:
+        RootMismatchError: another root than ``root``.
+    """
+    level = _level(verify)
+    payload = open_payload(path, mapped=mmap)
+    if root is not None and payload.manifest.root != root:
+        raise RootMismatchError(path=Path(path), found=payload.manifest.root, expected=root)
+    checkpoint = Checkpoint(payload, lazy=level == "lazy")
+    if level in ("crc32", "sha256"):
+        checkpoint._prove_all(level)
+    return checkpoint
+
+
+def _level(verify: str) -> Verify:
+    if verify not in VERIFY_LEVELS:
+        raise ValueError(f"verify is '{verify}'; expected one of {', '.join(VERIFY_LEVELS)}")
+    return verify  # type: ignore[return-value]
+
+
+class Checkpoint:
+    """An open checkpoint: a mapping of tensor names to tensors that are read when asked for."""
+
+    def __init__(self, payload: Payload, *, lazy: bool) -> None:
+        self._payload: Payload | None = payload
+        self._lazy = lazy
+        self._proved: set[tuple[int, int]] = set()
+        self._bases: dict[int, Tensor] = {}
+        self._users = users_of(payload.manifest.tensors, len(payload.manifest.storages))
+        self.manifest: Manifest = payload.manifest
+        self.path: Path = payload.folder
+
+    @property
+    def root(self) -> str:
+        """``sha256:…`` of weights and state."""
+        return self.manifest.root
+
+    @property
+    def seal(self) -> str:
+        """``sha256:…`` of root, attachments and metadata."""
+        return self.manifest.seal
+
+    def keys(self) -> list[str]:
+        """Tensor names, in state order."""
+        return list(self.manifest.by_name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.manifest.by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.manifest.by_name)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One tensor; with ``verify="lazy"`` its chunks are proved first.
+
+        Raises:
+            KeyError: no tensor of that name.
+            CorruptChunkError: a chunk differs from the manifest.
+        """
+        record = self._record(name)
+        self._prove(record.storage, record.offset, record.offset + record.extent_bytes)
+        return self._tensor(record)
+
+    def slice(self, name: str, index: int | slice) -> Tensor:
+        """Rows of one tensor; of a contiguous one only the chunks under these rows are proved and read.
+
+        Args:
+            name: A tensor with at least one dimension.
+            index: Into its first dimension.
+        """
+        record = self._record(name)
+        rows = range(record.shape[0])[index]
+        touched = rows if isinstance(rows, range) else range(rows, rows + 1)
+        if record.is_contiguous and len(touched):
+            row = record.strides[0] * record.item_bytes
+            first, last = min(touched[0], touched[-1]), max(touched[0], touched[-1])
+            self._prove(record.storage, record.offset + first * row, record.offset + (last + 1) * row)
+        else:
+            self._prove(record.storage, record.offset, record.offset + record.extent_bytes)
+        return self._tensor(record)[index]
+
+    def attachment(self, path: str) -> Path:
+        """The file of an attachment, proved by SHA-256 as it is now.
+
+        Raises:
+            KeyError: no attachment of that path.
+            CorruptChunkError: it differs from the manifest.
+        """
+        found = {item.path: item for item in self.manifest.attachments}.get(path)
+        if found is None:
+            raise KeyError(f"'{self.path}' has no attachment '{path}'; it has {self._attachment_names()}")
+        file = self.path / path
+        data = memoryview(file.read_bytes() if file.is_file() and not file.is_symlink() else b"")
+        for fault in faults_in(
+            data,
+            found.chunks,
+            "sha256",
+            folder=self.path,
+            file=path,
+            shift=0,
+            owner=lambda: f"attachment '{path}'",
+        ):
+            raise fault
+        if len(data) != found.chunks.size_bytes:
+            raise FormatError(f"attachment '{path}'", f"{len(data)} bytes", f"{found.chunks.size_bytes} bytes")
+        return file
+
+    def _attachment_names(self) -> str:
+        return ", ".join(f"'{item.path}'" for item in self.manifest.attachments) or "none"
+
+    def close(self) -> None:
+        """Let go of the files; tensors that were handed out keep their memory."""
+        self._payload = None
+        self._bases.clear()
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> Payload:
+        if self._payload is None:
+            raise NotACheckpointError(self.path, "a checkpoint that this program has closed")
+        return self._payload
+
+    def _record(self, name: str) -> TensorRecord:
+        try:
+            return self.manifest.by_name[name]
+        except KeyError:
+            raise KeyError(f"'{self.path}' has no tensor '{name}'; keys() lists those it has") from None
+
+    def _prove(self, storage: int, start: int, end: int) -> None:
+        if not self._lazy:
+            return
+        if is_permuted(self._users[storage][0], len(self._users[storage])):
+            start, end = 0, self.manifest.storages[storage].size_bytes
+        for chunk in range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES)):
+            if (storage, chunk) not in self._proved:
+                for fault in faults_in_storage(self._opened(), storage, "sha256", chunks=range(chunk, chunk + 1)):
+                    raise fault
+                self._proved.add((storage, chunk))
+
+    def _prove_all(self, level: Verify, storages: list[int] | None = None) -> None:
+        if level == "none":
+            return
+        for fault in check_all(self._opened(), "crc32" if level == "crc32" else "sha256", storages):
+            raise fault
+
+    def _tensor(self, record: TensorRecord) -> Tensor:
+        """A view of the storage's one base; of a row-major copy of a permuted tensor, the tensor in its layout."""
+        base, dtype = self._base(record.storage), torch_dtype(record.dtype)
+        if is_permuted(record, len(self._users[record.storage])):
+            rows = _view(base, dtype, 0, record.shape, contiguous_strides(record.shape))
+            placed = torch.empty_strided(record.shape, record.strides, dtype=dtype, device=base.device)
+            bits(placed).copy_(bits(rows))
+            return placed
+        return _view(base, dtype, record.offset // record.item_bytes, record.shape, record.strides)
+
+    def _base(self, storage: int) -> Tensor:
+        if storage not in self._bases:
+            view = self._opened().storage(storage)
+            base = torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
+            widest = max(record.item_bytes for record in self._users[storage])
+            self._bases[storage] = base if base.data_ptr() % widest == 0 else base.clone()
+        return self._bases[storage]
+
+    def _load(self, level: Verify, device: torch.device, keys: Collection[str] | None) -> Any:
+        wanted = self.keys() if keys is None else list(keys)
+        records = [self._record(name) for name in wanted]
+        self._prove_all("sha256" if level == "lazy" else level, sorted({record.storage for record in records}))
+        if device.type != "cpu":
+            self._bases = {record.storage: self._base(record.storage).to(device) for record in records}
+        tensors = {record.name: self._tensor(record) for record in records}
+        return tensors if keys is not None else unflatten(self.manifest.state, tensors)
+
+
+def _view(base: Tensor, dtype: torch.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, shape, strides)

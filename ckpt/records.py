@@ -1,0 +1,112 @@
+"""The facts a manifest states about tensors and storages, and the arithmetic of strides.
+
+A *storage* is a run of bytes that one or more tensors view; a tensor is a view: dtype, shape, strides and a byte
+offset. These values are what is hashed and checked; they know nothing of torch memory or of files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ckpt.dtypes import BY_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRecord:
+    """One tensor as a view of storage number ``storage``.
+
+    ``strides`` count elements, ``offset`` bytes from the storage's start.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    storage: int
+
+    @property
+    def item_bytes(self) -> int:
+        return BY_NAME[self.dtype].size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return prod(self.shape) * self.item_bytes
+
+    @property
+    def extent_bytes(self) -> int:
+        """Bytes from its first element to the end of its last."""
+        return extent(self.shape, self.strides) * self.item_bytes
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.strides == contiguous_strides(self.shape)
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last one, both included; 0 for an empty tensor."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides; an axis of length 0 counts as 1, as torch counts it."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def normal_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides with every one that addresses nothing set as row-major order would have it.
+
+    The stride of an axis of length 1 is free, and so are all strides of an empty tensor; fixing them gives equal
+    content equal records.
+    """
+    if 0 in shape:
+        return contiguous_strides(shape)
+    normal: list[int] = []
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        normal.append(stride if size > 1 else step)
+        step = normal[-1] * size
+    return tuple(reversed(normal))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements fill their extent without gap or overlap, in any order of the axes."""
+    step = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements may lie at one address (exact for strides that nest, as those of views do)."""
+    reach = 0
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def is_permuted(record: TensorRecord, users: int) -> bool:
+    """Whether the tensor's storage is written in row-major order although its strides are others.
+
+    So it is for a tensor alone on its storage (``users`` is 1), dense and not contiguous, for example a
+    channels-last weight: readers of safetensors then see it under its name.
+    """
+    return users == 1 and record.offset == 0 and not record.is_contiguous and is_dense(record.shape, record.strides)
+
+
+def users_of(tensors: Sequence[TensorRecord], storages: int) -> list[list[TensorRecord]]:
+    """The tensors of each storage, in state order."""
+    users: list[list[TensorRecord]] = [[] for _ in range(storages)]
+    for tensor in tensors:
+        users[tensor.storage].append(tensor)
+    return users

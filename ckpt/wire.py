@@ -1,0 +1,180 @@
+"""Protobuf messages ↔ values, in an envelope that is canonical byte for byte.
+
+A file is magic, u64 length of the body, the body, SHA-256 of the body. A body is accepted only when it holds no
+unknown field at any level and serialising what was parsed gives the same bytes: one content has one encoding, and
+nothing can be hidden in it. The size is checked before parsing.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from ckpt.digests import Chunks, sha256
+from ckpt.errors import FormatError, VersionError
+from ckpt.manifest import FORMAT_VERSION, Attachment, FileRecord, Manifest, Placement
+from ckpt.proto import checkpoint_pb2 as pb
+from ckpt.records import TensorRecord
+from ckpt.state import Kind, Node
+
+MAX_BODY_BYTES = 512 << 20
+MANIFEST_MAGIC = b"treering-ckpt\r\n\x01"
+DELTA_MAGIC = b"treering-dlta\r\n\x01"
+_LENGTH = struct.Struct("<Q")
+_OVERHEAD = len(MANIFEST_MAGIC) + _LENGTH.size + 32
+
+M = TypeVar("M", bound=Message)
+
+
+def seal_envelope(message: Message, magic: bytes) -> bytes:
+    """The bytes of a file that holds ``message``."""
+    body = message.SerializeToString(deterministic=True)
+    return magic + _LENGTH.pack(len(body)) + body + sha256(body)
+
+
+def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
+    """Parse a file's bytes into ``message``.
+
+    Raises:
+        FormatError: another magic, length or checksum, unknown fields, or another encoding of the same content.
+    """
+    if len(data) < _OVERHEAD or data[: len(magic)] != magic:
+        raise FormatError(where, f"{len(data)} bytes beginning {data[:16]!r}", f"the magic {magic!r}")
+    (length,) = _LENGTH.unpack_from(data, len(magic))
+    if length != len(data) - _OVERHEAD:
+        raise FormatError(where, f"a body of {len(data) - _OVERHEAD} bytes", f"{length} bytes as it states")
+    body, checksum = data[len(magic) + _LENGTH.size : -32], data[-32:]
+    if sha256(body) != checksum:
+        raise FormatError(where, f"sha256 {sha256(body).hex()}", checksum.hex())
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise FormatError(where, f"no protobuf message ({error})", message.DESCRIPTOR.full_name) from None
+    message.DiscardUnknownFields()  # type: ignore[no-untyped-call, unused-ignore]
+    if message.SerializeToString(deterministic=True) != body:
+        raise FormatError(where, "unknown fields or another encoding", "the canonical encoding of known fields")
+    return message
+
+
+def read_bounded(path: Path, *, dir_fd: int | None = None) -> bytes:
+    """A manifest's or delta's bytes; the size is checked before a byte is read.
+
+    Raises:
+        FormatError: larger than any that the format allows.
+        FileNotFoundError: it is not there.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    with open(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        if size > MAX_BODY_BYTES + _OVERHEAD:
+            raise FormatError(str(path), f"{size} bytes", f"at most {MAX_BODY_BYTES} bytes")
+        return file.read()
+
+
+def manifest_to_bytes(manifest: Manifest) -> bytes:
+    return seal_envelope(manifest_message(manifest), MANIFEST_MAGIC)
+
+
+def manifest_from_bytes(data: bytes, where: str) -> Manifest:
+    """Parse; the rules of :mod:`ckpt.rules` are the caller's next step."""
+    return manifest_value(open_envelope(data, pb.Manifest(), MANIFEST_MAGIC, where))
+
+
+def manifest_message(manifest: Manifest) -> pb.Manifest:
+    message = pb.Manifest(format_version=FORMAT_VERSION)
+    for index, chunks in enumerate(manifest.storages):
+        place = manifest.placements[index] if manifest.placements else Placement(file=0, offset=0)
+        message.storages.add(
+            size=chunks.size_bytes, crc32=chunks.crc32, sha256=chunks.sha256, file=place.file, offset=place.offset
+        )
+    for tensor in manifest.tensors:
+        message.tensors.add(
+            name=tensor.name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            strides=tensor.strides,
+            offset=tensor.offset,
+            storage=tensor.storage,
+        )
+    for node in manifest.state:
+        message.state.add(
+            kind=int(node.kind), count=node.count, data=node.data, name=node.name, requires_grad=node.requires_grad
+        )  # type: ignore[call-overload, unused-ignore]
+    for record in manifest.files:
+        message.files.add(
+            name=record.name,
+            size=record.size_bytes,
+            header_size=record.header_bytes,
+            header_sha256=record.header_sha256,
+        )
+    for item in manifest.attachments:
+        message.attachments.add(
+            path=item.path, size=item.chunks.size_bytes, crc32=item.chunks.crc32, sha256=item.chunks.sha256
+        )
+    for key, value in sorted(manifest.metadata.items()):
+        message.metadata.add(key=key, value=value)
+    for key, value in sorted(manifest.producer.items()):
+        message.producer.add(key=key, value=value)
+    return message
+
+
+def manifest_value(message: pb.Manifest) -> Manifest:
+    if message.format_version != FORMAT_VERSION:
+        raise VersionError("manifest.format_version", str(message.format_version), str(FORMAT_VERSION))
+    return Manifest(
+        storages=tuple(_chunks(storage) for storage in message.storages),
+        placements=tuple(Placement(file=storage.file, offset=storage.offset) for storage in message.storages),
+        tensors=tuple(_tensor(tensor) for tensor in message.tensors),
+        state=tuple(_node(node) for node in message.state),
+        files=tuple(
+            FileRecord(
+                name=record.name,
+                size_bytes=record.size,
+                header_bytes=record.header_size,
+                header_sha256=record.header_sha256,
+            )
+            for record in message.files
+        ),
+        attachments=tuple(Attachment(path=item.path, chunks=_chunks(item)) for item in message.attachments),
+        metadata=_entries(message.metadata, "manifest.metadata"),
+        producer=_entries(message.producer, "manifest.producer"),
+    )
+
+
+def _chunks(message: pb.Storage | pb.Attachment) -> Chunks:
+    return Chunks(size_bytes=message.size, crc32=tuple(message.crc32), sha256=message.sha256)
+
+
+def _tensor(message: pb.Tensor) -> TensorRecord:
+    return TensorRecord(
+        name=message.name,
+        dtype=message.dtype,
+        shape=tuple(message.shape),
+        strides=tuple(message.strides),
+        offset=message.offset,
+        storage=message.storage,
+    )
+
+
+def _node(message: pb.Node) -> Node:
+    try:
+        kind = Kind(message.kind)
+    except ValueError:
+        raise FormatError("manifest.state", f"kind {message.kind}", f"1 … {max(Kind)}") from None
+    return Node(
+        kind=kind,
+        count=message.count,
+        data=message.data,
+        name=message.name,
+        requires_grad=message.requires_grad,
+    )
+
+
+def _entries(message: Iterable[pb.Entry], where: str) -> Mapping[str, str]:
+    entries = [(entry.key, entry.value) for entry in message]
+    if entries != sorted(dict(entries).items()):
+        raise FormatError(where, "keys out of order or twice", "each key once, sorted")
+    return dict(entries)

@@ -1,0 +1,239 @@
+"""Write a checkpoint: storages into files as they stream by, then the manifest, then one rename.
+
+:func:`save` takes a state in memory; :func:`write` takes any storages as blocks of bytes, and is what applying a
+delta ends in too. Each block is hashed by threads while it is written, so extra memory stays at a few blocks
+whatever the model's size.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+from ckpt import memory
+from ckpt.commit import make_folder, staged, write_file
+from ckpt.digests import CHUNK_BYTES, Chunks, both, chunks_of, sha256, split
+from ckpt.errors import CheckpointError, CorruptFileError, DestinationError
+from ckpt.manifest import Attachment, FileRecord, Manifest, Placement
+from ckpt.memory import BLOCK_BYTES, Source
+from ckpt.records import TensorRecord
+from ckpt.rules import INDEX_NAME, MANIFEST_NAME, check, check_attachment_path
+from ckpt.shards import SHARD_BYTES, WEIGHTS, Shard, index_bytes, plan
+from ckpt.state import Node, flatten
+from ckpt.wire import manifest_from_bytes, manifest_to_bytes, read_bounded
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+def save(
+    state: object,
+    path: Path | str,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    attachments: Mapping[str, Path | str] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write a state as a checkpoint folder: whole, verified byte by byte later, or not at all.
+
+    Args:
+        state: Tensors, arrays and plain values in dicts, lists and tuples; ``docs/formats/checkpoint.md`` lists
+            the kinds.
+        path: The folder to be; its parents are created.
+        metadata: Text by key, covered by the seal.
+        attachments: Relative path inside the checkpoint → file to copy there, covered by the seal.
+        shard_bytes: Size at which a weights file closes, > 0.
+        overwrite: Replace a checkpoint that stands at ``path``; readers of the old one keep its bytes.
+        progress: Called with (bytes done, bytes in all) after each block.
+
+    Returns:
+        The manifest, with ``root`` and ``seal``.
+
+    Raises:
+        UnsupportedStateError: a value cannot be stored faithfully.
+        DestinationError: ``path`` exists and may not be replaced.
+
+    Example:
+        >>> ckpt.save({"w": torch.ones(2)}, "runs/1/step-10").root  # doctest: +SKIP
+        'sha256:…'
+    """
+    if shard_bytes <= 0:
+        raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
+    nodes, tensors = flatten(state)
+    records, sources = memory.collect(tensors)
+    return write(
+        path,
+        records=records,
+        sources=sources,
+        state=nodes,
+        metadata=metadata or {},
+        attachments={name: _file_blocks(Path(source)) for name, source in (attachments or {}).items()},
+        shard_bytes=shard_bytes,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def write(
+    path: Path | str,
+    *,
+    records: Sequence[TensorRecord],
+    sources: Sequence[Source],
+    state: tuple[Node, ...],
+    metadata: Mapping[str, str],
+    attachments: Mapping[str, Callable[[], Iterator[memoryview]]],
+    producer: Mapping[str, str] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    accept: Callable[[Manifest], None] | None = None,
+) -> Manifest:
+    """Write storages and attachments given as blocks; ``accept`` may refuse the result before it is put in place."""
+    shards = plan(records, [source.size_bytes for source in sources], shard_bytes=shard_bytes)
+    for name in attachments:
+        check_attachment_path(name)
+    total = sum(source.size_bytes for source in sources)
+    with staged(path, overwrite=overwrite, owns=foreign) as folder, _Hasher(total, progress) as hasher:
+        files, placements, storages = _write_shards(folder, shards, sources, hasher)
+        manifest = Manifest(
+            storages=tuple(storages),
+            placements=tuple(placements),
+            tensors=tuple(records),
+            state=state,
+            files=tuple(files),
+            attachments=_write_attachments(folder, attachments, hasher),
+            metadata=dict(metadata),
+            producer=dict(producer) if producer is not None else {"ckpt": "0.1.0", "torch": torch.__version__},
+        )
+        manifest = _write_index(folder, manifest)
+        check(manifest)
+        if accept is not None:
+            accept(manifest)
+        write_file(folder / MANIFEST_NAME, manifest_to_bytes(manifest))
+    return manifest
+
+
+def foreign(folder: Path) -> str | None:
+    """What in a folder is not part of the checkpoint whose manifest it holds; None when all of it is."""
+    try:
+        manifest = manifest_from_bytes(read_bounded(folder / MANIFEST_NAME), MANIFEST_NAME)
+    except (OSError, CheckpointError):
+        return "no readable manifest.pb"
+    known = {MANIFEST_NAME, *(record.name for record in manifest.files), *(item.path for item in manifest.attachments)}
+    for file in sorted(folder.rglob("*")):
+        if not file.is_dir() and str(file.relative_to(folder)) not in known:
+            return f"the foreign file '{file.relative_to(folder)}'"
+    return None
+
+
+class _Hasher:
+    """Hashes blocks in threads while the caller writes them, and counts progress."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-hash")
+        self._total, self._done, self._progress = total, 0, progress
+
+    def __enter__(self) -> "_Hasher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def pour(self, blocks: Iterator[memoryview], file: BinaryIO) -> Chunks:
+        """Write every block to ``file``; return the digests of the whole run."""
+        pairs: list[tuple[int, bytes]] = []
+        size = 0
+        for block in blocks:
+            assert size % CHUNK_BYTES == 0, "only the last block may end inside a chunk"
+            pending = [self._pool.submit(both, chunk) for chunk in split(block)]
+            file.write(block)
+            pairs.extend(future.result() for future in pending)
+            size += len(block)
+            self._done += len(block)
+            if self._progress is not None:
+                self._progress(min(self._done, self._total), self._total)
+        return chunks_of(pairs, size_bytes=size)
+
+
+def _write_shards(
+    folder: Path, shards: Sequence[Shard], sources: Sequence[Source], hasher: _Hasher
+) -> tuple[list[FileRecord], list[Placement], list[Chunks]]:
+    files: list[FileRecord] = []
+    placements = [Placement(file=0, offset=0)] * len(sources)
+    storages = [Chunks(size_bytes=0, crc32=(), sha256=b"")] * len(sources)
+    for number, shard in enumerate(shards):
+        temporary = folder / f"{shard.kind}.{number}"
+        with durable(temporary) as file:
+            file.write(shard.header)
+            for index, offset in zip(shard.storages, shard.offsets, strict=True):
+                chunks = hasher.pour(sources[index].blocks(), file)
+                if chunks.size_bytes != sources[index].size_bytes:
+                    raise CorruptFileError(
+                        folder=folder,
+                        file=temporary.name,
+                        what=f"the bytes of storage {index}",
+                        found=str(chunks.size_bytes),
+                        expected=str(sources[index].size_bytes),
+                    )
+                placements[index], storages[index] = Placement(file=number, offset=offset), chunks
+            size = file.tell()
+        name = _file_name(shard, number, [storages[index] for index in shard.storages])
+        os.rename(temporary, folder / name)
+        files.append(
+            FileRecord(name=name, size_bytes=size, header_bytes=len(shard.header), header_sha256=sha256(shard.header))
+        )
+    return files, placements, storages
+
+
+def _file_name(shard: Shard, number: int, storages: Sequence[Chunks]) -> str:
+    """A name that carries the content, so that files of an old and a new checkpoint never mix."""
+    content = sha256(shard.header + b"".join(storage.digest() for storage in storages)).hex()[:8]
+    return f"{shard.kind}-{number + 1:05d}-{content}.safetensors"
+
+
+def _write_index(folder: Path, manifest: Manifest) -> Manifest:
+    if not any(record.name.startswith(WEIGHTS) for record in manifest.files):
+        return manifest
+    data = index_bytes(manifest)
+    write_file(folder / INDEX_NAME, data)
+    record = FileRecord(name=INDEX_NAME, size_bytes=len(data), header_bytes=len(data), header_sha256=sha256(data))
+    return replace(manifest, files=(*manifest.files, record))
+
+
+def _write_attachments(
+    folder: Path, attachments: Mapping[str, Callable[[], Iterator[memoryview]]], hasher: _Hasher
+) -> tuple[Attachment, ...]:
+    written = []
+    for name in sorted(attachments, key=lambda name: name.encode("utf-8")):
+        target = folder / name
+        make_folder(target.parent)
+        with durable(target) as file:
+            written.append(Attachment(path=name, chunks=hasher.pour(attachments[name](), file)))
+    return tuple(written)
+
+
+def _file_blocks(source: Path) -> Callable[[], Iterator[memoryview]]:
+    if not source.is_file():
+        raise DestinationError(f"attachment '{source}' is no file; expected an existing one.", path=source)
+
+    def blocks() -> Iterator[memoryview]:
+        with open(source, "rb") as file:
+            while data := file.read(BLOCK_BYTES):
+                yield memoryview(data)
+
+    return blocks
+
+
+@contextmanager
+def durable(path: Path) -> Iterator[BinaryIO]:
+    """A new file, fsynced when the block ends."""
+    with open(path, "xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
