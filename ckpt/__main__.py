@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     print(json.dumps(facts) if options.json else text)
-    return code
+    return int(code)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -48,8 +48,8 @@ class Reader:
             raise ValueError(f"a stream of {declared} bytes where {size} belong")
         if form == _STORED and stored == size:
             return bytes(data)
-        if form == _ZSTD and zstandard.frame_content_size(data) == size:
-            return _unpack(data)
+        if form == _ZSTD:
+            return _unpack(data, size)
         raise ValueError(f"a stream of unknown form {form} or size")
 
     def end(self) -> None:
@@ -58,8 +58,11 @@ class Reader:
             raise ValueError(f"{len(self._rest)} bytes after the last stream")
 
 
-def _unpack(data: memoryview) -> bytes:
+def _unpack(data: memoryview, size: int) -> bytes:
+    """Decompress a frame that states ``size``; zstd itself stops at what a frame states."""
     try:
+        if zstandard.frame_content_size(data) != size:
+            raise ValueError(f"a zstd frame that does not state {size} bytes")
         return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
         raise ValueError(f"a broken zstd frame ({error})") from None

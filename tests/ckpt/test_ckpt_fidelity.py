@@ -1,0 +1,201 @@
+"""What is saved comes back: bits, kinds, layout, sharing."""
+
+import hashlib
+import json
+import math
+import struct
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from safetensors.torch import load_file
+
+import ckpt
+from tests.ckpt.equality import same
+from tests.ckpt.strategies import states
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(state=states)
+def test_any_state_comes_back_and_keeps_its_root(state: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    try:
+        saved = ckpt.save(state, folder / "first")
+    except ckpt.UnsupportedStateError as error:
+        assert "second tensor of that name" in str(error)  # {0: t, "0": t}
+        return
+
+    loaded = ckpt.load(folder / "first", verify="sha256")
+
+    assert same(loaded, state)
+    assert ckpt.save(loaded, folder / "second").root == saved.root
+
+
+def test_kinds_survive(tmp_path: Path) -> None:
+    state = {
+        "ordered": OrderedDict(b=1, a=2),
+        "counter": Counter("aab"),
+        "size": torch.Size([2, 3]),
+        "numpy": np.float32(1.5),
+        "array": np.arange(6, dtype=np.uint16).reshape(2, 3),
+        3: (True, 1, 1.0, None),
+        "nan": math.nan,
+    }
+
+    ckpt.save(state, tmp_path / "c")
+    loaded = ckpt.load(tmp_path / "c")
+
+    assert same({k: v for k, v in loaded.items() if k != "nan"}, {k: v for k, v in state.items() if k != "nan"})
+    assert type(loaded["ordered"]) is OrderedDict
+    assert type(loaded["counter"]) is Counter
+
+
+def test_a_module_keeps_its_versions_and_its_values(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+    twin = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+
+    ckpt.save(model.state_dict(), tmp_path / "c")
+    loaded = ckpt.load(tmp_path / "c")
+    ckpt.load_into(twin, tmp_path / "c")
+
+    assert loaded._metadata == model.state_dict()._metadata
+    assert all(torch.equal(a, b) for a, b in zip(twin.state_dict().values(), loaded.values(), strict=True))
+
+
+def test_tensors_that_share_memory_share_it_again_and_cost_it_once(tmp_path: Path) -> None:
+    flat = torch.arange(1000.0)
+    state = {"a": flat[:500], "b": flat[250:], "tied": flat[:500]}
+
+    manifest = ckpt.save(state, tmp_path / "c")
+    loaded = ckpt.load(tmp_path / "c")
+    loaded["a"][499] = -1
+
+    assert manifest.payload_bytes == 4000
+    assert loaded["b"][249] == -1
+    assert loaded["tied"][499] == -1
+
+
+def test_a_slice_of_a_large_buffer_stores_the_slice(tmp_path: Path) -> None:
+    state = {"slice": torch.arange(1_000_000)[500:510]}
+
+    manifest = ckpt.save(state, tmp_path / "c")
+
+    assert manifest.payload_bytes == 80
+
+
+def test_bytes_between_views_never_reach_the_file(tmp_path: Path) -> None:
+    flat = torch.full((8,), 7, dtype=torch.uint8)
+    state = {"left": flat[:2], "right": flat[6:]}
+
+    ckpt.save(state, tmp_path / "c")
+
+    payload = next((tmp_path / "c").glob("extra-*")).read_bytes()[-8:]
+    assert payload == bytes([7, 7, 0, 0, 0, 0, 7, 7])
+
+
+def test_changing_loaded_tensors_leaves_the_file_alone(tmp_path: Path) -> None:
+    ckpt.save({"w": torch.ones(4)}, tmp_path / "c")
+
+    ckpt.load(tmp_path / "c")["w"].zero_()
+
+    assert ckpt.load(tmp_path / "c")["w"].tolist() == [1, 1, 1, 1]
+
+
+def test_the_root_knows_content_only(tmp_path: Path) -> None:
+    state = {"a": torch.ones(3), "b": torch.zeros(2), "n": 1}
+    note = tmp_path / "note.txt"
+    note.write_text("hello")
+
+    plain = ckpt.save(state, tmp_path / "plain")
+    sharded = ckpt.save(dict(reversed(state.items())), tmp_path / "sharded", shard_bytes=1)
+    attached = ckpt.save(state, tmp_path / "attached", attachments={"docs/note.txt": note}, metadata={"k": "v"})
+    other = ckpt.save({**state, "n": 2}, tmp_path / "other")
+
+    assert plain.root == sharded.root == attached.root
+    assert plain.seal == sharded.seal != attached.seal
+    assert other.root != plain.root
+
+
+def test_root_and_seal_are_the_documented_digests(tmp_path: Path) -> None:
+    """Written out by hand from docs/formats/checkpoint.md, and pinned: no release may change them."""
+    manifest = ckpt.save({"w": torch.tensor([1.0, 2.0])}, tmp_path / "c", metadata={"k": "v"})
+
+    def u64(*values: int) -> bytes:
+        return b"".join(value.to_bytes(8, "little") for value in values)
+
+    def text(value: str) -> bytes:
+        return u64(len(value.encode())) + value.encode()
+
+    def digest(domain: str, *fields: bytes) -> bytes:
+        return hashlib.sha256(domain.encode() + b"\0" + b"".join(fields)).digest()
+
+    payload = struct.pack("<ff", 1.0, 2.0)
+    storage = digest("treering/storage/v1", u64(8, 1), hashlib.sha256(payload).digest())
+    tensor = text("w") + text("float32") + u64(1, 2) + u64(1, 1) + u64(0, 0)
+    weights = digest("treering/weights/v1", u64(1), storage, u64(1), tensor)
+    key = digest("treering/state/v1", u64(6), text(""), text("w"), u64(0))
+    value = digest("treering/state/v1", u64(17), text("w"), text(""), u64(0))
+    root = digest("treering/root/v1", weights, digest("treering/state/v1", u64(14), u64(1), key, value))
+    metadata = digest("treering/metadata/v1", u64(1), text("k"), text("v"))
+    seal = digest("treering/seal/v1", root, digest("treering/attachments/v1", u64(0)), metadata)
+    assert manifest.root == f"sha256:{root.hex()}"
+    assert manifest.seal == f"sha256:{seal.hex()}"
+    assert manifest.root.startswith("sha256:4b285eb3f81a405f")
+
+
+def test_safetensors_reads_the_weights_under_their_names(tmp_path: Path) -> None:
+    shared = torch.randn(4, 4)
+    state = {
+        "conv.weight": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "half": torch.randn(3).bfloat16(),
+        "tied": shared,
+        "twin": shared,
+        "odd": shared[:, ::2],
+    }
+
+    ckpt.save(state, tmp_path / "c", shard_bytes=100)
+
+    index = json.loads((tmp_path / "c" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert set(index) == {"conv.weight", "half", "tied"}
+    for name, file in index.items():
+        assert torch.equal(load_file(tmp_path / "c" / file)[name], state[name])
+
+
+def test_tensors_and_slices_are_read_alone(tmp_path: Path) -> None:
+    state = {"a": torch.arange(3_000_000), "b": torch.ones(3)}
+    ckpt.save(state, tmp_path / "c")
+
+    with ckpt.open(tmp_path / "c") as checkpoint:
+        rows = checkpoint.slice("a", slice(1_000_000, 1_000_005))
+        only = ckpt.load(tmp_path / "c", keys=["b"])
+
+        assert rows.tolist() == list(range(1_000_000, 1_000_005))
+        assert list(only) == ["b"]
+        assert checkpoint.keys() == ["a", "b"]
+        with pytest.raises(KeyError, match="no tensor 'c'"):
+            checkpoint["c"]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"x": object()}, "'x' is a object"),
+        ({"x": {"y": torch.zeros(2, 2).to_sparse()}}, "'x/y' is a tensor of layout torch.sparse_coo"),
+        ({"x": torch.empty(2, device="meta")}, "a meta tensor"),
+        ({"x": np.array(["text"])}, "an array of dtype <U4"),
+        ({("a", 1): 2}, "a tuple"),
+        ({0: torch.zeros(1), "0": torch.zeros(1)}, "second tensor of that name"),
+        ({"x": {1, 2}}, "a set"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_with_its_path(state: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ckpt.UnsupportedStateError, match=message):
+        ckpt.save(state, tmp_path / "c")
+
+    assert not (tmp_path / "c").exists()
+    assert list(tmp_path.iterdir()) == []
