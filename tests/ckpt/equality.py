@@ -37,5 +37,4 @@ def _same_tensor(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    plain = bits(tensor.detach().resolve_conj().resolve_neg()).contiguous()
-    return plain.view(torch.int64) if plain.is_complex() and plain.numel() else plain.view(-1)
+    return bits(tensor.detach().resolve_conj().resolve_neg()).contiguous().reshape(-1).view(torch.uint8)

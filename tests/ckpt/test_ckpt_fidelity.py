@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from safetensors.torch import load_file
 
 import ckpt
@@ -26,9 +26,8 @@ def test_any_state_comes_back_and_keeps_its_root(state: object, tmp_path_factory
     folder = tmp_path_factory.mktemp("state")
     try:
         saved = ckpt.save(state, folder / "first")
-    except ckpt.UnsupportedStateError as error:
-        assert "second tensor of that name" in str(error)  # {0: t, "0": t}
-        return
+    except ckpt.UnsupportedStateError:  # {0: t, "0": t}: two tensors of one name
+        reject()
 
     loaded = ckpt.load(folder / "first", verify="sha256")
 
