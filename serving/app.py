@@ -11,12 +11,9 @@ inputs or outputs is logged.
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-
-import orjson
 
 from serving import protocol
+from serving.asgi import Application, Receive, Scope, Send, find_header, send_error, send_response
 from serving.errors import (
     BodyTooLargeError,
     EncodingError,
@@ -25,20 +22,14 @@ from serving.errors import (
     UnavailableError,
     quote,
 )
-from serving.guard import check_call, find_header
+from serving.guard import check_call
 from serving.protocol import HEADER_LENGTH, Answer, InferRequest, Response
 from serving.service import Loaded, Service
 
 MAX_BODY_BYTES = 64 << 20
 OFF_LOOP_JSON_BYTES = 64 << 10  # parsing takes about 7 ms per MB: longer than others should wait for
-CONTROL_PREFIX = "/v2/treering"
+CONTROL_PATHS = ("/v2/treering",)
 INFER_PATH = re.compile(r"/v2/models/(?P<name>.+?)(?:/versions/(?P<version>[^/]+))?/infer")
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class ClientGoneError(Exception):
@@ -56,7 +47,7 @@ class App:
     """
 
     def __init__(
-        self, service: Service, *, control: AsgiApp, token: str | None, max_body_bytes: int = MAX_BODY_BYTES
+        self, service: Service, *, control: Application, token: str | None, max_body_bytes: int = MAX_BODY_BYTES
     ) -> None:
         self._service = service
         self._control = control
@@ -70,16 +61,16 @@ class App:
         match = INFER_PATH.fullmatch(scope["path"])
         try:
             if match is None:
-                check_call(scope, token=self._token, guarded=CONTROL_PREFIX)
+                check_call(scope, token=self._token, guarded=CONTROL_PATHS)
                 await self._control(scope, receive, send)
                 return
             response = await self._counted(scope, receive, name=match["name"], version=match["version"])
         except ClientGoneError:
             return
         except ServingError as error:
-            await _send_error(send, error, closing=self._service.is_draining)
+            await send_error(send, error, closing=self._service.is_draining)
             return
-        await _send(send, 200, response.headers, response.body, closing=self._service.is_draining)
+        await send_response(send, response.body, headers=response.headers, closing=self._service.is_draining)
 
     async def _counted(self, scope: Scope, receive: Receive, *, name: str, version: str | None) -> Response:
         """Answer an infer request and count how it went; one whose client left is neither good nor bad."""
@@ -160,27 +151,3 @@ async def _read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes
             next_step="Send fewer rows in a request.",
         )
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _send_error(send: Send, error: ServingError, *, closing: bool) -> None:
-    headers = [("Content-Type", "application/json")]
-    if isinstance(error, UnavailableError):
-        headers.append(("Retry-After", str(error.retry_after_s)))
-    if isinstance(error, MethodError):
-        headers.append(("Allow", "POST"))
-    closing = closing or isinstance(error, BodyTooLargeError)
-    await _send(send, error.status, tuple(headers), error_body(str(error)), closing=closing)
-
-
-def error_body(text: str) -> bytes:
-    """Write the body that goes with every status but 200."""
-    return orjson.dumps({"error": text})
-
-
-async def _send(send: Send, status: int, headers: tuple[tuple[str, str], ...], body: bytes, *, closing: bool) -> None:
-    lines = [(key.lower().encode(), value.encode()) for key, value in headers]
-    lines.append((b"content-length", str(len(body)).encode()))
-    if closing:
-        lines.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})

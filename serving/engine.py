@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from serving.codec import Array
-from serving.errors import ModelFailedError, quote
+from serving.errors import ModelFailedError, ReleaseRefusedError, quote
 from serving.protocol import Answer, ModelInfo, TensorInfo
 from serving.schedule import LatencyTable, bucket_for
 from serving.weights import Slot
@@ -90,108 +90,26 @@ class Engine:
         """Make ``slot`` live between two batches; return the seconds for which no batch could start."""
         return await self._on_thread(lambda: self._exchange(slot))
 
-    async def warm(self) -> LatencyTable:
-        """Run each bucket once to touch all code and memory, and once more to start the latency table."""
-        return await self._on_thread(lambda: warm(self._live.slot, model=self.model, buckets=self.buckets))
+    async def warm(slot: Slot, *, model: ModelInfo, buckets: tuple[int, ...]) -> LatencyTable:
+    """Run each bucket on zeros, twice; the second run's seconds start the latency table.
 
-    async def _on_thread(self, job: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
-
-    def _exchange(self, slot: Slot) -> float:
-        started_s = time.perf_counter()
-        old = self._live
-        try:
-            slot.runner.swap(slot.constants)
-        except BaseException:
-            old.slot.runner.swap(old.slot.constants)
-            raise
-        self._live = Live(slot=slot, generation=old.generation + 1)
-        return time.perf_counter() - started_s
-
-    def _run(self, batch: Sequence[tuple[Array, ...]], *, bucket: int) -> BatchResult:
-        live = self._live
-        try:
-            outputs = compute(live.slot, batch, model=self.model, bucket=bucket)
-        except Exception as error:  # noqa: BLE001 - a program is foreign code: whatever it raises fails its request only
-            if len(batch) == 1:
-                return BatchResult(answers=(self._failure(error),), sums=OutputSums())
-            return self._run_alone(batch)
-        answers = []
-        start = 0
-        for arrays in batch:
-            end = start + len(arrays[0])
-            answers.append(
-                Answer(
-                    outputs=tuple(output[start:end] for output in outputs),
-                    root=live.slot.root,
-                    version=live.slot.version,
-                    generation=live.generation,
-                    bucket=bucket,
-                )
-            )
-            start = end
-        return BatchResult(answers=tuple(answers), sums=sum_up(outputs[0][:start], info=self.model.outputs[0]))
-
-    def _run_alone(self, batch: Sequence[tuple[Array, ...]]) -> BatchResult:
-        """Run each request of a failed batch by itself, at its own bucket."""
-        results = [self._run([arrays], bucket=bucket_for(len(arrays[0]), buckets=self.buckets)) for arrays in batch]
-        return BatchResult(
-            answers=tuple(answer for result in results for answer in result.answers),
-            sums=add_up([result.sums for result in results]),
-        )
-
-    def _failure(self, error: Exception) -> ModelFailedError:
-        return ModelFailedError(
-            f"model '{self.model.name}'",
-            found=f"{type(error).__name__}: {quote(str(error))}",
-            expected="an answer to these rows",
-            next_step="The other requests of its batch were answered.",
-        )
-
-
-def compute(slot: Slot, batch: Sequence[tuple[Array, ...]], *, model: ModelInfo, bucket: int) -> tuple[Array, ...]:
-    """Run the slot's program on the joined rows; return its outputs as wire arrays of ``bucket`` rows."""
-    inputs = [
-        join([arrays[position] for arrays in batch], info=info, bucket=bucket)
-        for position, info in enumerate(model.inputs)
-    ]
-    with torch.inference_mode():
-        return tuple(_to_wire(output) for output in slot.runner(*inputs))
-
-
-def join(arrays: Sequence[Array], *, info: TensorInfo, bucket: int) -> Tensor:
-    """Copy the rows into a tensor of ``bucket`` rows, zero where none are left.
-
-    The memory is torch's own, aligned as in any offline run: kernels may choose other code, and so other bits, for
-    tensors that start elsewhere.
+    Raises:
+        ReleaseRefusedError: The program does not answer a bucket.
     """
-    tensor = torch.empty((bucket, *info.row_shape), dtype=getattr(torch, info.datatype.torch_name))
-    rows = _to_wire(tensor)
-    end = 0
-    for array in arrays:
-        start, end = end, end + len(array)
-        rows[start:end] = array
-    rows[end:] = 0
-    return tensor
-
-
-def _to_wire(tensor: Tensor) -> Array:
-    """View a CPU tensor as an array; bfloat16, which NumPy lacks, as its bits."""
-    tensor = tensor.contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(np.uint16)
-    array: Array = tensor.numpy()
-    return array
-
-
-def warm(slot: Slot, *, model: ModelInfo, buckets: tuple[int, ...]) -> LatencyTable:
-    """Run each bucket on zeros, twice; the second run's seconds start the latency table."""
     table = LatencyTable(buckets=buckets)
     for bucket in buckets:
         rows = tuple(np.zeros((bucket, *info.row_shape), dtype=info.datatype.wire) for info in model.inputs)
-        compute(slot, [rows], model=model, bucket=bucket)
-        started_s = time.perf_counter()
-        compute(slot, [rows], model=model, bucket=bucket)
+        try:
+            compute(slot, [rows], model=model, bucket=bucket)
+            started_s = time.perf_counter()
+            compute(slot, [rows], model=model, bucket=bucket)
+        except ModelFailedError as error:
+            raise ReleaseRefusedError(
+                f"program {slot.program.digest} at bucket {bucket}",
+                found=error.found,
+                expected="an answer to rows of zeros",
+                next_step=f"Compile it for 1 to {buckets[-1]} rows.",
+            ) from error
         table = table.observed(bucket, time.perf_counter() - started_s)
     return table
 

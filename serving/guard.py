@@ -6,18 +6,14 @@ could read it; it is compared in constant time; without a token control calls ar
 
 import hmac
 import os
-from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any
 
-from serving.errors import BodyTooLargeError, StartError, UnauthorizedError, quote
+from serving.asgi import Application, Receive, Scope, Send, find_header, send_error
+from serving.errors import BodyTooLargeError, ServingError, StartError, UnauthorizedError, quote
 
 TOKEN_VARIABLE = "TREERING_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
 MAX_CALL_BYTES = 64 << 10
-WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
-
-Scope = MutableMapping[str, Any]
 
 
 def read_token(file: Path | None) -> str | None:
@@ -64,28 +60,43 @@ def check_token(header: bytes | None, *, token: str | None) -> None:
         )
 
 
-def check_call(scope: Scope, *, token: str | None, guarded: str) -> None:
+def check_call(scope: Scope, *, token: str | None, guarded: tuple[str, ...]) -> None:
     """Check a call by its ASGI scope: the token where the path begins with ``guarded``, and the length of any body.
 
     Raises:
         UnauthorizedError: A guarded path without the token.
-        BodyTooLargeError: The declared length is missing or above ``MAX_CALL_BYTES``.
+        BodyTooLargeError: The body is longer than ``MAX_CALL_BYTES``, or of undeclared length.
     """
     if scope["path"].startswith(guarded):
         check_token(find_header(scope, b"authorization"), token=token)
-    if scope["method"] in WITHOUT_BODY:
-        return
-    length = find_header(scope, b"content-length") or b""
+    length = find_header(scope, b"content-length") or b"0"
+    if find_header(scope, b"transfer-encoding") is not None:
+        length = b"none"
     if not length.isdigit() or int(length) > MAX_CALL_BYTES:
         raise BodyTooLargeError(
             "header Content-Length", found=quote(length.decode("latin-1")), expected=f"at most {MAX_CALL_BYTES} bytes"
         )
 
 
-def find_header(scope: Scope, name: bytes) -> bytes | None:
-    """Find a header by its lower-case name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            found: bytes = value
-            return found
-    return None
+class Guarded:
+    """An ASGI application behind :func:`check_call`: guarded paths need the token.
+
+    Args:
+        app: What answers calls that pass.
+        token: The token; None refuses guarded calls.
+        paths: Beginnings of the guarded paths.
+    """
+
+    def __init__(self, app: Application, *, token: str | None, paths: tuple[str, ...]) -> None:
+        self._app = app
+        self._token = token
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a call, or refuse it."""
+        try:
+            check_call(scope, token=self._token, guarded=self._paths)
+        except ServingError as error:
+            await send_error(send, error)
+            return
+        await self._app(scope, receive, send)

@@ -1,0 +1,193 @@
+"""A load generator that keeps every answer, so that each can be compared with an oracle.
+
+Closed loop: a number of clients, each sending its next request when the last one is answered. Open loop: requests leave
+at a fixed rate whether or not answers come back, and latency counts from when a request should have left, so that a
+slow server cannot slow its own measurement down (coordinated omission).
+
+Requests are taken in turn from a list, and workers in turn from their URLs; a shot keeps the request's position in the
+list. Nothing is retried: what failed is recorded as failed.
+
+Source: Tene, "How NOT to Measure Latency" (2013), for coordinated omission.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+
+from serving.client import Reply, decode_reply, encode_request
+from serving.codec import Array
+
+OK = 200
+NO_ANSWER = 0
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """One request and what came of it.
+
+    Attributes:
+        request: Position in the list of requests.
+        started_s: Seconds since the load began, when it left (closed loop) or should have left (open loop).
+        status: HTTP status, or ``NO_ANSWER``.
+        reply: With status 200.
+        error: The worker's words, or what happened to the connection.
+    """
+
+    request: int
+    url: str
+    started_s: float
+    latency_s: float
+    status: int
+    reply: Reply | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Counts and latency quantiles of some shots; quantiles are over the answered ones, 0 without any."""
+
+    requests: int
+    failed: int
+    p50_s: float
+    p99_s: float
+    longest_s: float
+
+
+def run_load(
+    urls: Sequence[str],
+    *,
+    model: str,
+    requests: Sequence[Mapping[str, Array]],
+    max_requests: int,
+    max_seconds: float,
+    clients: int = 4,
+    rate_per_s: float | None = None,
+    binary: bool = True,
+    stop: threading.Event | None = None,
+) -> list[Shot]:
+    """Send requests until one of the bounds is reached; return every shot, in the order of completion.
+
+    Args:
+        urls: Workers, taken in turn.
+        model: The model's name.
+        requests: Inputs by name, taken in turn.
+        max_requests: Bound on the number of requests.
+        max_seconds: Bound on the time in which requests leave.
+        clients: Closed loop: how many send at once.
+        rate_per_s: Open loop at this rate; None for the closed loop.
+        binary: The form of the tensors.
+        stop: Ends the load when set; for callers that run it in a thread.
+    """
+    encoded = [encode_request(inputs, binary=binary) for inputs in requests]
+    load = _Load(
+        urls,
+        path=f"/v2/models/{model}/infer",
+        encoded=encoded,
+        max_requests=max_requests,
+        max_seconds=max_seconds,
+        stop=stop or threading.Event(),
+    )
+    asyncio.run(load.closed(clients) if rate_per_s is None else load.open(rate_per_s))
+    return load.shots
+
+
+class _Load:
+    """One run: what is left to send, and what came back."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        path: str,
+        encoded: Sequence[tuple[dict[str, str], bytes]],
+        max_requests: int,
+        max_seconds: float,
+        stop: threading.Event,
+    ) -> None:
+        self.shots: list[Shot] = []
+        self._urls = urls
+        self._path = path
+        self._encoded = encoded
+        self._max_requests = max_requests
+        self._max_seconds = max_seconds
+        self._stop = stop
+        self._sent = 0
+        self._began_s = time.perf_counter()
+
+    async def closed(self, clients: int) -> None:
+        async with self._http() as http:
+            await asyncio.gather(*(self._one_client(http) for _ in range(clients)))
+
+    async def open(self, rate_per_s: float) -> None:
+        async with self._http() as http, asyncio.TaskGroup() as group:
+            while self._may_send():
+                due_s = self._sent / rate_per_s
+                await asyncio.sleep(max(0.0, due_s - self._now_s()))
+                group.create_task(self._shoot(http, self._take(), started_s=due_s))
+
+    async def _one_client(self, http: httpx.AsyncClient) -> None:
+        while self._may_send():
+            await self._shoot(http, self._take(), started_s=self._now_s())
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as http:
+            yield http
+
+    def _now_s(self) -> float:
+        return time.perf_counter() - self._began_s
+
+    def _may_send(self) -> bool:
+        return self._sent < self._max_requests and self._now_s() < self._max_seconds and not self._stop.is_set()
+
+    def _take(self) -> int:
+        self._sent += 1
+        return self._sent - 1
+
+    async def _shoot(self, http: httpx.AsyncClient, number: int, *, started_s: float) -> None:
+        request, url = number % len(self._encoded), self._urls[number % len(self._urls)]
+        headers, body = self._encoded[request]
+        try:
+            response = await http.post(url + self._path, headers=headers, content=body)
+        except httpx.TransportError as error:
+            status, reply, text = NO_ANSWER, None, f"{type(error).__name__}: {error}"
+        else:
+            status = response.status_code
+            reply = decode_reply(response.headers, response.content) if status == OK else None
+            text = None if status == OK else response.text
+        self.shots.append(
+            Shot(
+                request=request,
+                url=url,
+                started_s=started_s,
+                latency_s=self._now_s() - started_s,
+                status=status,
+                reply=reply,
+                error=text,
+            )
+        )
+
+
+def summarize(shots: Sequence[Shot]) -> Summary:
+    """Count the failures and rank the latencies of the answered shots."""
+    latencies = sorted(shot.latency_s for shot in shots if shot.status == OK)
+    return Summary(
+        requests=len(shots),
+        failed=sum(shot.status != OK for shot in shots),
+        p50_s=_quantile(latencies, 0.50),
+        p99_s=_quantile(latencies, 0.99),
+        longest_s=latencies[-1] if latencies else 0.0,
+    )
+
+
+def _quantile(ranked: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least ``share`` of the ranked values do not exceed: nearest rank."""
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else 0.0
