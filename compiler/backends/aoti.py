@@ -1,0 +1,211 @@
+"""The aoti backend: AOTInductor code for x86-64-v3 CPUs, with every constant outside the code.
+
+Measured on torch 2.13, each a reason for a line below:
+- constants of ≤ 8 elements are baked into the code unless ``always_keep_tensor_constants`` is set, and an update is
+  then silently ignored; the names of the constants are asserted after compiling;
+- the loader starts in 2 ms and without a compiler only as ``AOTIModelPackageLoader``; it checks nothing, so ``Runner``
+  does;
+- it unpacks into ``$TMPDIR`` and leaks that when killed: it gets a scratch folder that is removed at once (the code
+  stays mapped), and folders that a kill left behind are removed after a day;
+- precompiled headers and probing the host's instruction sets cost 19 of 32 s and gain nothing for one compilation;
+- the number of threads is baked in unless ``cpp.dynamic_threads`` is set.
+"""
+
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from compiler import dtypes
+from compiler.backends.target import Target, torch_version
+from compiler.definition import Definition
+from compiler.dynamic import trace_sizes
+from compiler.errors import BackendRefusedError, BuildError
+from compiler.interpreter import Interpreter
+from compiler.runner import Engine
+
+REQUIREMENT: Final = "x86-64-v3"
+OPTIONS: Final[Mapping[str, Any]] = {
+    "aot_inductor.package_constants_in_so": False,
+    "always_keep_tensor_constants": True,
+    "cpp.simdlen": 256,
+    "cpp.march": REQUIREMENT,
+    "cpp.vec_isa_ok": True,
+    "cpp.dynamic_threads": True,
+    "compile_threads": 1,
+    "cpp_cache_precompile_headers": False,
+    "aot_inductor.precompile_headers": False,
+}
+
+_V3_FLAGS: Final = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
+_SCRATCH_PREFIX: Final = "treering-aoti-"
+_SCRATCH_AGE_S: Final = 86_400.0
+_ENVIRONMENT = threading.Lock()
+
+
+class AotiBackend:
+    """Needs a C++ compiler to build, and the torch version that built a package to load it."""
+
+    requirement = REQUIREMENT
+    suffix = ".pt2"
+
+    def refuse(self, definition: Definition) -> None:
+        """Refuse machines without a C++ compiler or the instruction set."""
+        _refuse_machine()
+        compiler = os.environ.get("CXX", "g++")
+        if shutil.which(compiler) is None:
+            raise BackendRefusedError(
+                backend="aoti",
+                reason=f"no C++ compiler ({compiler!r} is not on PATH)",
+                next_step="Install g++, name one in CXX, or use backend='eager'.",
+            )
+
+    def build_key(self) -> str:
+        """Options and torch version."""
+        return f"{sorted(OPTIONS.items())} torch {torch.__version__}"
+
+    def build(self, definition: Definition) -> bytes:
+        """Compile. Takes 10 to 20 s and leaves nothing behind but the package."""
+        sizes = trace_sizes(definition.dims)
+        dims = {dim.name: torch.export.Dim(dim.name, min=dim.min, max=dim.max) for dim in definition.dims}
+        inputs = tuple(torch.zeros(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs)
+        shapes = tuple(
+            {axis: dims[dim] for axis, dim in enumerate(spec.dims) if dim is not None} for spec in definition.inputs
+        )
+        with _scratch() as folder, _environment(TORCHINDUCTOR_CACHE_DIR=str(folder / "cache")):
+            package = _compile(_ConstantsOutside(definition), inputs, shapes, folder / "package.pt2")
+        found = set(_open(package).get_constant_fqns())
+        expected = {_constant_name(index) for index in range(len(definition.constants))}
+        if found != expected:
+            raise BuildError(
+                backend="aoti",
+                reason=f"its constants are {sorted(found ^ expected)} off the program's: some were baked in or added",
+            )
+        return package
+
+    def load(self, definition: Definition, target: Target | None, package: bytes) -> Engine:
+        """Load native code that was checked against the program."""
+        if target is None:
+            raise BackendRefusedError(
+                backend="aoti",
+                reason="the program holds no package for it",
+                next_step="Compile it with backend='aoti', or load it with backend='eager'.",
+            )
+        _refuse_machine()
+        if target.torch_version != torch_version():
+            raise BackendRefusedError(
+                backend="aoti",
+                reason=f"its package was built by torch {target.torch_version} and this is torch {torch_version()}",
+                next_step="Compile it again here, or load it with backend='eager'.",
+            )
+        return _AotiEngine(_open(package))
+
+
+class _AotiEngine:
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def bind(self, constants: Sequence[Tensor]) -> None:
+        named = {_constant_name(index): tensor for index, tensor in enumerate(constants)}
+        self._loader.load_constants(named, use_inactive=False, check_full_update=True, user_managed=True)
+
+    def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return self._loader.run(list(inputs))  # type: ignore[no-any-return]
+
+
+class _ConstantsOutside(nn.Module):
+    """The definition as a module whose constants are buffers ``c0``, ``c1``, …; their values do not matter."""
+
+    def __init__(self, definition: Definition) -> None:
+        super().__init__()
+        self._interpreter = Interpreter(definition)
+        for index, constant in enumerate(definition.constants):
+            memory = torch.empty_strided(constant.shape, constant.strides, dtype=dtypes.BY_NAME[constant.dtype])
+            self.register_buffer(_constant_name(index), memory.zero_())
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self._interpreter.run(inputs, list(self.buffers()))
+
+
+def _constant_name(index: int) -> str:
+    return f"c{index}"
+
+
+def _refuse_machine() -> None:
+    if platform.machine() != "x86_64":
+        raise _lacks(f"this machine is {platform.machine()}")
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            missing = _V3_FLAGS - set(line.split())
+            if missing:
+                raise _lacks(f"this CPU lacks {', '.join(sorted(missing))}")
+            return
+    raise _lacks("/proc/cpuinfo lists no CPU flags")
+
+
+def _lacks(reason: str) -> BackendRefusedError:
+    return BackendRefusedError(
+        backend="aoti",
+        reason=f"its code needs {REQUIREMENT} and {reason}",
+        next_step="Use backend='eager'.",
+    )
+
+
+def _compile(module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[Any, ...], path: Path) -> bytes:
+    with warnings.catch_warnings(), torch.no_grad():
+        # Inductor and export warn about their own use of torch (torch.jit, pytree): nothing a caller could change.
+        warnings.simplefilter("ignore", category=DeprecationWarning)
+        warnings.simplefilter("ignore", category=FutureWarning)
+        exported = torch.export.export(module, inputs, dynamic_shapes={"inputs": shapes}, strict=False)
+        try:
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=dict(OPTIONS))
+        except RuntimeError as error:
+            raise BuildError(backend="aoti", reason=f"AOTInductor failed: {error}") from error
+    return path.read_bytes()
+
+
+def _open(package: bytes) -> Any:
+    """Load from bytes, so that what was hashed is what runs. The folder may go: the code stays mapped."""
+    with _scratch() as folder, _environment(TMPDIR=str(folder)):
+        path = folder / "package.pt2"
+        path.write_bytes(package)
+        return torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A private folder, removed on leaving; folders that killed processes left a day ago are removed first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*"):
+        if time.time() - left.stat().st_mtime > _SCRATCH_AGE_S:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables that native code and Inductor read; one thread at a time, as they belong to the process."""
+    with _ENVIRONMENT:
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+BACKEND = AotiBackend()

@@ -1,0 +1,47 @@
+"""The eager backend: the folded graph, operator by operator, in PyTorch. Runs everywhere and needs no package."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from compiler.backends.target import Target
+from compiler.definition import Definition
+from compiler.interpreter import Interpreter
+from compiler.runner import Engine
+
+
+class _EagerEngine:
+    def __init__(self, definition: Definition) -> None:
+        self._interpreter = Interpreter(definition)
+        self._constants: Sequence[Tensor] = ()
+
+    def bind(self, constants: Sequence[Tensor]) -> None:
+        self._constants = constants
+
+    def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return self._interpreter.run(inputs, self._constants)
+
+
+class EagerBackend:
+    """Refuses nothing and builds nothing."""
+
+    requirement = ""
+    suffix = ""
+
+    def refuse(self, definition: Definition) -> None:
+        """Every valid definition can be interpreted."""
+
+    def build_key(self) -> str:
+        """Nothing is built."""
+        return ""
+
+    def build(self, definition: Definition) -> bytes | None:
+        """The definition is enough."""
+        return None
+
+    def load(self, definition: Definition, target: Target | None, package: bytes) -> Engine:
+        """An interpreter of the definition."""
+        return _EagerEngine(definition)
+
+
+BACKEND = EagerBackend()

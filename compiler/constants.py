@@ -1,0 +1,154 @@
+"""A program's constants in memory: where each lies in an arena, and how formulas fill it.
+
+An arena is one run of bytes with every constant at a 64-byte boundary, in the program's order, so that two arenas of
+one program are interchangeable and a worker can keep one in shared memory. Filling is all or nothing as far as checks
+go: every tensor to be read and every constant to be written is checked before the first byte is written.
+
+Left to the caller: to keep a buffer alive as long as its views, and not to fill an arena that is being read.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from typing_extensions import Buffer
+
+from compiler import dtypes
+from compiler.definition import Literal
+from compiler.errors import BufferMismatchError, MissingTensorError, TensorMismatchError
+from compiler.formula import compute
+from compiler.specs import ConstantSpec, TensorSpec
+
+ALIGNMENT_BYTES: Final = 64
+
+
+def arena_bytes(constants: Sequence[ConstantSpec]) -> int:
+    """Bytes that an arena needs, the last constant padded to the alignment too."""
+    return sum(_padded(constant.size_bytes) for constant in constants)
+
+
+def views(constants: Sequence[ConstantSpec], buffer: Buffer | None) -> dict[str, Tensor]:
+    """The constants' memory: views of ``buffer``, or of zeroed memory of their own.
+
+    Raises:
+        BufferMismatchError: The buffer is read-only, too small, or starts off a 64-byte boundary.
+    """
+    needed = arena_bytes(constants)
+    if not needed:
+        return {constant.name: _empty(constant) for constant in constants}
+    arena = torch.zeros(needed, dtype=torch.uint8) if buffer is None else _as_bytes(buffer, needed)
+    if arena.data_ptr() % ALIGNMENT_BYTES:
+        raise BufferMismatchError(
+            quality="start",
+            found=f"{arena.data_ptr() % ALIGNMENT_BYTES} bytes past a boundary",
+            expected=f"a multiple of {ALIGNMENT_BYTES} bytes",
+        )
+    result: dict[str, Tensor] = {}
+    offset = 0
+    for constant in constants:
+        place = arena[offset : offset + constant.size_bytes].view(dtypes.BY_NAME[constant.dtype])
+        result[constant.name] = place.as_strided(constant.shape, constant.strides)
+        offset += _padded(constant.size_bytes)
+    return result
+
+
+def fill(
+    constants: Sequence[ConstantSpec],
+    out: Mapping[str, Tensor],
+    *,
+    tensors: Mapping[str, Tensor],
+    requires: Sequence[TensorSpec],
+    literals: Sequence[Literal],
+    changed: Collection[str] | None,
+) -> tuple[str, ...]:
+    """Evaluate formulas into ``out``, in place.
+
+    Args:
+        constants: The program's constants.
+        out: Constant name → its memory, of the stated dtype, shape and strides.
+        tensors: Checkpoint tensors by name; others than those read are ignored.
+        requires: dtype and shape of every tensor that formulas read.
+        literals: The program's own tensors.
+        changed: Evaluate only formulas that read one of these names; None evaluates all, literals included.
+
+    Returns:
+        Names of the constants written, in order.
+
+    Raises:
+        MissingTensorError: A tensor to be read, or a constant to be written, is not there.
+        TensorMismatchError: One of them is not as stated. Nothing was written.
+    """
+    chosen = [
+        constant for constant in constants if changed is None or not set(constant.formula.tensors).isdisjoint(changed)
+    ]
+    read = {name for constant in chosen for name in constant.formula.tensors}
+    check_tensors([spec for spec in requires if spec.name in read], tensors)
+    check_constants(chosen, out)
+    leaves: dict[tuple[str, str], Tensor] = {("tensor", name): tensors[name] for name in read}
+    leaves.update({("literal", literal.name): _literal_tensor(literal) for literal in literals})
+    with torch.no_grad():
+        for constant in chosen:
+            _write(constant, leaves, out[constant.name])
+    return tuple(constant.name for constant in chosen)
+
+
+def check_tensors(requires: Sequence[TensorSpec], tensors: Mapping[str, Tensor]) -> None:
+    """Whether every required checkpoint tensor is there, with its dtype and shape, on the CPU."""
+    missing = [spec.name for spec in requires if spec.name not in tensors]
+    if missing:
+        raise MissingTensorError(role="checkpoint", missing=missing, given=len(tensors))
+    for spec in requires:
+        tensor = tensors[spec.name]
+        _same("checkpoint tensor", spec.name, "dtype", dtypes.NAME.get(tensor.dtype, tensor.dtype), spec.dtype)
+        _same("checkpoint tensor", spec.name, "shape", tuple(tensor.shape), spec.shape)
+        _same("checkpoint tensor", spec.name, "device", tensor.device.type, "cpu")
+
+
+def check_constants(constants: Sequence[ConstantSpec], given: Mapping[str, Tensor]) -> None:
+    """Whether every constant's memory is there, with its dtype, shape and strides, on the CPU."""
+    missing = [constant.name for constant in constants if constant.name not in given]
+    if missing:
+        raise MissingTensorError(role="constants", missing=missing, given=len(given))
+    for constant in constants:
+        tensor = given[constant.name]
+        _same("constant", constant.name, "dtype", dtypes.NAME.get(tensor.dtype, tensor.dtype), constant.dtype)
+        _same("constant", constant.name, "shape", tuple(tensor.shape), constant.shape)
+        _same("constant", constant.name, "strides", tensor.stride(), constant.strides)
+        _same("constant", constant.name, "device", tensor.device.type, "cpu")
+
+
+def _same(role: str, name: str, quality: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise TensorMismatchError(role=role, name=name, quality=quality, found=found, expected=expected)
+
+
+def _padded(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _empty(constant: ConstantSpec) -> Tensor:
+    return torch.empty_strided(constant.shape, constant.strides, dtype=dtypes.BY_NAME[constant.dtype])
+
+
+def _as_bytes(buffer: Buffer, needed: int) -> Tensor:
+    with memoryview(buffer) as view:
+        if view.readonly:
+            raise BufferMismatchError(quality="access", found="read-only", expected="writable")
+        if view.nbytes < needed:
+            raise BufferMismatchError(quality="size", found=f"{view.nbytes} bytes", expected=f"at least {needed} bytes")
+    return torch.frombuffer(buffer, dtype=torch.uint8, count=needed)
+
+
+def _literal_tensor(literal: Literal) -> Tensor:
+    if not literal.data:
+        return torch.empty(literal.shape, dtype=dtypes.BY_NAME[literal.dtype])
+    return torch.frombuffer(bytearray(literal.data), dtype=dtypes.BY_NAME[literal.dtype]).reshape(literal.shape)
+
+
+def _write(constant: ConstantSpec, leaves: Mapping[tuple[str, str], Tensor], out: Tensor) -> None:
+    if constant.formula.is_identity:
+        leaf = constant.formula.steps[0]
+        out.copy_(leaves[leaf.operation, leaf.name])
+    else:
+        out.copy_(compute(constant.formula, leaves))

@@ -1,0 +1,175 @@
+"""Every error the compiler raises on purpose, drawn as a tree.
+
+    CompilerError
+    ├── CallError (ValueError)            the caller's model, inputs or tensors do not fit
+    │   ├── CaptureError                  the model cannot be captured as a graph
+    │   │   ├── TrainingModeError         a module is still in training mode
+    │   │   ├── MutationError             the forward pass writes to its own state
+    │   │   └── UnsupportedOperatorError  an operator stands outside the table
+    │   ├── DynamicShapeError             dynamic= does not fit the example inputs
+    │   ├── TensorMismatchError           a tensor has another shape, dtype, stride or device than stated
+    │   ├── MissingTensorError            a mapping lacks a tensor that is read
+    │   └── BufferMismatchError           memory for an arena is too small, read-only or badly aligned
+    ├── BackendError
+    │   ├── UnknownBackendError           no backend has this name
+    │   ├── BackendRefusedError           the backend cannot serve this program, here
+    │   └── BuildError                    the backend's own compiler failed or disobeyed
+    ├── VerificationError                 the compiled program is further from float64 than eager execution allows
+    └── InvalidProgramError               a stored program breaks a rule of docs/formats/program.md
+        └── CorruptPackageError           a target's bytes are not those the program names
+
+Messages say the thing, what was found, what was expected and the next step; attributes carry the same facts.
+"""
+
+from collections.abc import Sequence
+
+
+class CompilerError(Exception):
+    """The root of the tree."""
+
+
+class CallError(CompilerError, ValueError):
+    """Something the caller handed over does not fit."""
+
+
+class CaptureError(CallError):
+    """The model cannot be captured as one graph."""
+
+    def __init__(self, message: str, *, model: str) -> None:
+        super().__init__(message)
+        self.model = model
+
+
+class TrainingModeError(CaptureError):
+    """A module is in training mode, so its answers depend on chance or on its neighbours in the batch."""
+
+    def __init__(self, *, model: str, modules: Sequence[str]) -> None:
+        shown = ", ".join(repr(name) for name in modules[:5]) + (", …" if len(modules) > 5 else "")
+        super().__init__(
+            f"{model}: {len(modules)} module(s) are in training mode ({shown}), expected evaluation mode. "
+            "Call model.eval() before compiling.",
+            model=model,
+        )
+        self.modules = tuple(modules)
+
+
+class MutationError(CaptureError):
+    """The forward pass writes to a parameter, a buffer or an input."""
+
+    def __init__(self, *, model: str, targets: Sequence[str]) -> None:
+        super().__init__(
+            f"{model}: its forward pass writes to {', '.join(repr(name) for name in targets)}; expected a pure "
+            "function of inputs and weights. A batch norm with training=True does this; keep state outside the model.",
+            model=model,
+        )
+        self.targets = tuple(targets)
+
+
+class UnsupportedOperatorError(CaptureError):
+    """An operator of the captured graph is not in the table of ``compiler.operators``."""
+
+    def __init__(self, *, model: str, operator: str, site: str, why: str = "it is not in the operator table") -> None:
+        super().__init__(
+            f"{model}: operator {operator!r} at {site} cannot be compiled: {why}. "
+            "Add it to compiler/operators.py with a test, or write the model without it.",
+            model=model,
+        )
+        self.operator = operator
+        self.site = site
+
+
+class DynamicShapeError(CallError):
+    """``dynamic=`` and the example inputs disagree."""
+
+
+class TensorMismatchError(CallError):
+    """A tensor is not what the program states."""
+
+    def __init__(self, *, role: str, name: str, quality: str, found: object, expected: object) -> None:
+        super().__init__(f"{role} {name!r}: {quality} is {found}, expected {expected}.")
+        self.role = role
+        self.name = name
+        self.quality = quality
+        self.found = found
+        self.expected = expected
+
+
+class MissingTensorError(CallError):
+    """A mapping of tensors lacks names that are read."""
+
+    def __init__(self, *, role: str, missing: Sequence[str], given: int) -> None:
+        shown = ", ".join(repr(name) for name in missing[:5]) + (", …" if len(missing) > 5 else "")
+        super().__init__(
+            f"{role}: {len(missing)} of the tensors that the program reads are missing ({shown}); {given} were given. "
+            "Pass a mapping that holds every name of the program's list."
+        )
+        self.missing = tuple(missing)
+
+
+class BufferMismatchError(CallError):
+    """A buffer cannot hold the constants' arena."""
+
+    def __init__(self, *, quality: str, found: object, expected: object) -> None:
+        super().__init__(f"arena buffer: {quality} is {found}, expected {expected}.")
+        self.quality = quality
+        self.found = found
+        self.expected = expected
+
+
+class BackendError(CompilerError):
+    """A backend cannot do what was asked."""
+
+
+class UnknownBackendError(BackendError, ValueError):
+    """No backend has this name."""
+
+    def __init__(self, *, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"unknown backend {name!r}, expected one of {', '.join(sorted(known))}.")
+        self.name = name
+        self.known = tuple(sorted(known))
+
+
+class BackendRefusedError(BackendError):
+    """The backend states why it does not serve this program on this machine."""
+
+    def __init__(self, *, backend: str, reason: str, next_step: str) -> None:
+        super().__init__(f"backend {backend!r} refuses: {reason}. {next_step}")
+        self.backend = backend
+        self.reason = reason
+
+
+class BuildError(BackendError):
+    """The backend's code generator failed, or made something else than was asked."""
+
+    def __init__(self, *, backend: str, reason: str) -> None:
+        super().__init__(f"backend {backend!r} could not build the program: {reason}. backend='eager' needs no build.")
+        self.backend = backend
+        self.reason = reason
+
+
+class VerificationError(CompilerError):
+    """The program strays from the model by more than rounding explains. Nothing is packaged."""
+
+    def __init__(self, *, worst: str, error: float, bound: float, failures: int) -> None:
+        super().__init__(
+            f"verification failed on {failures} input(s), worst on {worst}: error {error:.3g} against float64, "
+            f"bound {bound:.3g}. A formula, a fold or the backend's code is wrong; compare with backend='eager'."
+        )
+        self.worst = worst
+        self.error = error
+        self.bound = bound
+        self.failures = failures
+
+
+class InvalidProgramError(CompilerError):
+    """A stored program breaks a rule; ``path`` leads to the fault."""
+
+    def __init__(self, *, path: str, found: str, expected: str) -> None:
+        super().__init__(f"invalid program at {path}: found {found}, expected {expected}. Compile the model again.")
+        self.path = path
+        self.found = found
+        self.expected = expected
+
+
+class CorruptPackageError(InvalidProgramError):
+    """A target's package is not the one whose SHA-256 the program holds."""

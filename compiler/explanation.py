@@ -1,0 +1,94 @@
+"""A program explained: for people as text, for tools as plain values that JSON can hold."""
+
+from typing import Any, Final
+
+from compiler.program import Program
+from compiler.report import Figure
+
+_SHOWN_CHANGES: Final = 8
+
+
+def as_values(program: Program) -> dict[str, Any]:
+    """The whole report and the program's outline."""
+    return {
+        "digest": program.digest,
+        "backend": program.backend,
+        "inputs": [_line(spec.name, spec.dtype, spec.shape) for spec in program.inputs],
+        "outputs": [_line(spec.name, spec.dtype, spec.shape) for spec in program.outputs],
+        "dims": {dim.name: [dim.min, dim.max] for dim in program.definition.dims},
+        "operators": len(program.definition.nodes),
+        "arena_bytes": program.arena_bytes,
+        "constants": [
+            {**_line(entry.name, entry.dtype, entry.shape), "formula": str(entry.formula)}
+            for entry in program.constants
+        ],
+        "targets": [
+            {
+                "backend": target.backend,
+                "requirement": target.requirement,
+                "torch": target.torch_version,
+                "path": target.path,
+                "size_bytes": target.size_bytes,
+                "sha256": target.sha256,
+            }
+            for target in program.targets
+        ],
+        "passes": [
+            {
+                "name": entry.name,
+                "changes": [{"site": change.site, "what": change.what} for change in entry.changes],
+                "refusals": [
+                    {"site": refusal.site, "reason": refusal.reason.value, "detail": refusal.detail}
+                    for refusal in entry.refusals
+                ],
+            }
+            for entry in program.report.passes
+        ],
+        "figures": [_figure(figure) for figure in program.report.figures],
+    }
+
+
+def as_text(program: Program) -> str:
+    """What was done, what was refused and why, and how near to float64 the result is."""
+    lines = [
+        f"program {program.digest}",
+        f"  backend {program.backend}, {len(program.definition.nodes)} operators, "
+        f"{len(program.constants)} constants in {program.arena_bytes} bytes",
+    ]
+    lines += [
+        f"  target {target.path}: {target.size_bytes} bytes, {target.requirement}, torch {target.torch_version}"
+        for target in program.targets
+    ]
+    for entry in program.report.passes:
+        lines.append(f"{entry.name}: {len(entry.changes)} changes, {len(entry.refusals)} refused")
+        lines += [f"  {change.site}: {change.what}" for change in entry.changes[:_SHOWN_CHANGES]]
+        if len(entry.changes) > _SHOWN_CHANGES:
+            lines.append(f"  … and {len(entry.changes) - _SHOWN_CHANGES} more (--json lists all)")
+        lines += [f"  {refusal.site}: refused ({refusal.reason}): {refusal.detail}" for refusal in entry.refusals]
+    lines.append("formulas:")
+    lines += [f"  {entry.name} = {entry.formula}" for entry in program.constants]
+    lines.append(f"verification: {len(program.report.figures)} comparisons with float64")
+    worst = program.report.worst
+    if worst is not None:
+        sizes = ", ".join(f"{dim}={size}" for dim, size in worst.sizes.items()) or "static sizes"
+        lines.append(
+            f"  nearest to its bound: {worst.backend}, {worst.checkpoint} checkpoint, {worst.inputs} inputs, {sizes}: "
+            f"error {worst.error:.3g}, eager {worst.eager_error:.3g}, bound {worst.bound:.3g}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, dtype: str, shape: tuple[int | None, ...]) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": list(shape)}
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {
+        "backend": figure.backend,
+        "checkpoint": figure.checkpoint,
+        "inputs": figure.inputs,
+        "sizes": dict(figure.sizes),
+        "error": figure.error,
+        "eager_error": figure.eager_error,
+        "bound": figure.bound,
+    }

@@ -1,0 +1,29 @@
+"""The passes, in the order they run: each takes a graph and gives another, with a report.
+
+A pass is ``Graph → (Graph, PassReport)``. It never changes the graph it was given, it checks that a rewrite is legal
+before it makes it, and where it sees its pattern but may not rewrite, it says why with a reason code. One pass a file.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from compiler.graph import Graph
+from compiler.passes.batchnorm import fold_batchnorm
+from compiler.passes.dead import remove_dead
+from compiler.passes.identity import remove_identities
+from compiler.passes.report import Change, PassReport, Reason, Refusal
+
+__all__ = ["PASSES", "Change", "PassReport", "Reason", "Refusal", "run_passes"]
+
+Pass = Callable[[Graph], tuple[Graph, PassReport]]
+
+PASSES: Final[tuple[Pass, ...]] = (remove_identities, fold_batchnorm, remove_dead)
+
+
+def run_passes(graph: Graph) -> tuple[Graph, tuple[PassReport, ...]]:
+    """Run every pass once, in order."""
+    reports: list[PassReport] = []
+    for rewrite in PASSES:
+        graph, report = rewrite(graph)
+        reports.append(report)
+    return graph, tuple(reports)

@@ -1,0 +1,47 @@
+"""What compiling did: each pass's changes and refusals, and each comparison with float64."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.passes.report import PassReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One comparison with the model in float64.
+
+    Errors are the largest absolute difference from float64 over all outputs' finite elements.
+
+    ``checkpoint`` is ``"given"`` (the model's own weights) or ``"perturbed"`` (every weight changed, through the
+    formulas); ``inputs`` names the kind of values; ``sizes`` holds the dynamic dimensions' sizes.
+    """
+
+    backend: str
+    checkpoint: str
+    inputs: str
+    sizes: Mapping[str, int]
+    error: float
+    eager_error: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within its bound (a NaN is not)."""
+        return self.error <= self.bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The whole account of one compilation."""
+
+    passes: tuple[PassReport, ...]
+    figures: tuple[Figure, ...]
+
+    def count(self, name: str) -> int:
+        """How many changes the pass of this name made: ``report.count("fold_batchnorm")``."""
+        return sum(len(entry.changes) for entry in self.passes if entry.name == name)
+
+    @property
+    def worst(self) -> Figure | None:
+        """The figure that used most of its bound; None before verification."""
+        return max(self.figures, key=lambda figure: figure.error / max(figure.bound, 1e-300), default=None)

@@ -1,0 +1,104 @@
+"""A runner: a program on one backend, bound to one set of constants, ready to answer.
+
+Native code checks nothing: a wrong shape is read as if it were right, and a missing constant ends the process. So every
+constant is checked when it is bound and every input before it runs, here, for all backends alike. ``swap`` moves to
+another arena; a caller that answers requests on other threads calls it between two batches.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from compiler import dtypes
+from compiler.constants import check_constants
+from compiler.definition import Definition
+from compiler.errors import CallError, TensorMismatchError
+from compiler.specs import TensorSpec
+
+
+class Engine(Protocol):
+    """What a backend makes of a program on this machine. Arguments were checked."""
+
+    def bind(self, constants: Sequence[Tensor]) -> None:
+        """Read constants from this memory from now on. The caller keeps it alive."""
+        ...
+
+    def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Compute the outputs of contiguous CPU inputs."""
+        ...
+
+
+class Runner:
+    """Callable: ``runner(*inputs) -> outputs``.
+
+    A row's answer depends on the row, on the constants and on the sizes of the batch, never on its neighbours' values
+    or its place among them (with the number of threads unchanged).
+
+    Args:
+        definition: What inputs and constants have to be.
+        engine: Runs it.
+        constants: Constant name → memory; kept alive and read in place, never written.
+    """
+
+    def __init__(self, definition: Definition, engine: Engine, constants: Mapping[str, Tensor]) -> None:
+        self._definition = definition
+        self._engine = engine
+        self._constants: tuple[Tensor, ...] = ()
+        self._bounds = {dim.name: (dim.min, dim.max) for dim in definition.dims}
+        self.swap(constants)
+
+    def swap(self, constants: Mapping[str, Tensor]) -> None:
+        """Read constants from other memory from now on. On an error the old memory stays in use.
+
+        Raises:
+            MissingTensorError, TensorMismatchError: A constant is not as the program states.
+        """
+        check_constants(self._definition.constants, constants)
+        chosen = tuple(constants[constant.name] for constant in self._definition.constants)
+        self._engine.bind(chosen)
+        self._constants = chosen
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Answer one batch.
+
+        Raises:
+            TensorMismatchError: An input's dtype, shape, layout or device is not what the program takes.
+        """
+        self._check(inputs)
+        with torch.no_grad():
+            return tuple(self._engine.run(inputs))
+
+    def _check(self, inputs: Sequence[Tensor]) -> None:
+        expected = self._definition.inputs
+        if len(inputs) != len(expected):
+            names = ", ".join(spec.name for spec in expected)
+            raise CallError(f"{len(inputs)} inputs were given, expected {len(expected)}: {names}.")
+        sizes: dict[str, int] = {}
+        for spec, tensor in zip(expected, inputs, strict=True):
+            self._check_input(spec, tensor, sizes)
+
+    def _check_input(self, spec: TensorSpec, tensor: Tensor, sizes: dict[str, int]) -> None:
+        if tensor.dtype != dtypes.BY_NAME[spec.dtype]:
+            raise _mismatch(spec, "dtype", dtypes.NAME.get(tensor.dtype, tensor.dtype), spec.dtype)
+        if tensor.dim() != len(spec.shape):
+            raise _mismatch(spec, "shape", tuple(tensor.shape), f"{len(spec.shape)} axes")
+        for axis, (size, fixed, dim) in enumerate(zip(tensor.shape, spec.shape, spec.dims, strict=True)):
+            if dim is None:
+                if size != fixed:
+                    raise _mismatch(spec, f"axis {axis}", size, fixed)
+                continue
+            low, high = self._bounds[dim]
+            if not low <= size <= high:
+                raise _mismatch(spec, f"axis {axis} ({dim})", size, f"{low} to {high}")
+            if sizes.setdefault(dim, size) != size:
+                raise _mismatch(spec, f"axis {axis} ({dim})", size, f"{sizes[dim]}, as in the inputs before it")
+        if tensor.device.type != "cpu":
+            raise _mismatch(spec, "device", tensor.device.type, "cpu")
+        if not tensor.is_contiguous():
+            raise _mismatch(spec, "strides", tensor.stride(), "those of a contiguous tensor (call .contiguous())")
+
+
+def _mismatch(spec: TensorSpec, quality: str, found: object, expected: object) -> TensorMismatchError:
+    return TensorMismatchError(role="input", name=spec.name, quality=quality, found=found, expected=expected)
