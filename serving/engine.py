@@ -90,7 +90,102 @@ class Engine:
         """Make ``slot`` live between two batches; return the seconds for which no batch could start."""
         return await self._on_thread(lambda: self._exchange(slot))
 
-    async def warm(slot: Slot, *, model: ModelInfo, buckets: tuple[int, ...]) -> LatencyTable:
+    async def warm(self) -> LatencyTable:
+        """Run each bucket once to touch all code and memory, and once more to start the latency table."""
+        return await self._on_thread(lambda: warm(self._live.slot, model=self.model, buckets=self.buckets))
+
+    async def _on_thread(self, job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+    def _exchange(self, slot: Slot) -> float:
+        started_s = time.perf_counter()
+        old = self._live
+        try:
+            slot.runner.swap(slot.constants)
+        except BaseException:
+            old.slot.runner.swap(old.slot.constants)
+            raise
+        self._live = Live(slot=slot, generation=old.generation + 1)
+        return time.perf_counter() - started_s
+
+    def _run(self, batch: Sequence[tuple[Array, ...]], *, bucket: int) -> BatchResult:
+        live = self._live
+        try:
+            outputs = compute(live.slot, batch, model=self.model, bucket=bucket)
+        except ModelFailedError as error:
+            return self._run_alone(batch) if len(batch) > 1 else BatchResult(answers=(error,), sums=OutputSums())
+        answers = []
+        start = 0
+        for arrays in batch:
+            end = start + len(arrays[0])
+            answers.append(
+                Answer(
+                    outputs=tuple(output[start:end] for output in outputs),
+                    root=live.slot.root,
+                    version=live.slot.version,
+                    generation=live.generation,
+                    bucket=bucket,
+                )
+            )
+            start = end
+        return BatchResult(answers=tuple(answers), sums=sum_up(outputs[0][:start], info=self.model.outputs[0]))
+
+    def _run_alone(self, batch: Sequence[tuple[Array, ...]]) -> BatchResult:
+        """Run each request of a failed batch by itself, at its own bucket."""
+        results = [self._run([arrays], bucket=bucket_for(len(arrays[0]), buckets=self.buckets)) for arrays in batch]
+        return BatchResult(
+            answers=tuple(answer for result in results for answer in result.answers),
+            sums=add_up([result.sums for result in results]),
+        )
+
+
+def compute(slot: Slot, batch: Sequence[tuple[Array, ...]], *, model: ModelInfo, bucket: int) -> tuple[Array, ...]:
+    """Run the slot's program on the joined rows; return its outputs as wire arrays of ``bucket`` rows.
+
+    Raises:
+        ModelFailedError: The program raised.
+    """
+    inputs = [
+        join([arrays[position] for arrays in batch], info=info, bucket=bucket)
+        for position, info in enumerate(model.inputs)
+    ]
+    try:
+        outputs = slot.runner(*inputs)
+    except Exception as error:  # a program is foreign code: whatever it raises must fail its own request only
+        raise ModelFailedError(
+            f"model '{model.name}' on a batch of {bucket} rows",
+            found=f"{type(error).__name__}: {quote(str(error))}",
+            expected="an answer",
+        ) from error
+    return tuple(_to_wire(output) for output in outputs)
+
+
+def join(arrays: Sequence[Array], *, info: TensorInfo, bucket: int) -> Tensor:
+    """Copy the rows into a tensor of ``bucket`` rows, zero where none are left.
+
+    The memory is torch's own, aligned as in any offline run: kernels may choose other code, and so other bits, for
+    tensors that start elsewhere.
+    """
+    tensor = torch.empty((bucket, *info.row_shape), dtype=getattr(torch, info.datatype.torch_name))
+    rows = _to_wire(tensor)
+    end = 0
+    for array in arrays:
+        start, end = end, end + len(array)
+        rows[start:end] = array
+    rows[end:] = 0
+    return tensor
+
+
+def _to_wire(tensor: Tensor) -> Array:
+    """View a CPU tensor as an array; bfloat16, which NumPy lacks, as its bits."""
+    tensor = tensor.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    array: Array = tensor.numpy()
+    return array
+
+
+def warm(slot: Slot, *, model: ModelInfo, buckets: tuple[int, ...]) -> LatencyTable:
     """Run each bucket on zeros, twice; the second run's seconds start the latency table.
 
     Raises:

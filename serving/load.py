@@ -155,14 +155,18 @@ class _Load:
     async def _shoot(self, http: httpx.AsyncClient, number: int, *, started_s: float) -> None:
         request, url = number % len(self._encoded), self._urls[number % len(self._urls)]
         headers, body = self._encoded[request]
+        reply: Reply | None = None
+        text: str | None = None
         try:
             response = await http.post(url + self._path, headers=headers, content=body)
         except httpx.TransportError as error:
-            status, reply, text = NO_ANSWER, None, f"{type(error).__name__}: {error}"
+            status, text = NO_ANSWER, f"{type(error).__name__}: {error}"
         else:
             status = response.status_code
-            reply = decode_reply(response.headers, response.content) if status == OK else None
-            text = None if status == OK else response.text
+            if status == OK:
+                reply = decode_reply(response.headers, response.content)
+            else:
+                text = response.text
         self.shots.append(
             Shot(
                 request=request,

@@ -1,7 +1,15 @@
-"""A tiny program that follows the compiler's seam, and a rig: a worker's parts in this process, spoken to over ASGI."""
+"""What the serving tests stand on.
+
+``rig``: a worker's parts in this process over a tiny program that follows the compiler's seam, spoken to over ASGI.
+``shop``: real checkpoints of a real program, with an oracle. ``launch``, ``start_worker``: real processes.
+"""
 
 import asyncio
 import hashlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +21,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import ckpt
+import compiler
 from serving import weights
 from serving.app import App
 from serving.batcher import Batcher
@@ -21,6 +31,7 @@ from serving.engine import Engine
 from serving.errors import ReleaseRefusedError
 from serving.schedule import BUCKETS
 from serving.service import Loaded, Service
+from serving.source import FolderSource
 from serving.updater import Updater
 from serving.weights import Release
 
@@ -198,3 +209,171 @@ def play() -> Callable[[Callable[[], Coroutine[Any, Any, None]]], None]:
         asyncio.run(scenario())
 
     return run
+
+
+class Net(torch.nn.Module):
+    """A convolution with batch normalisation, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(1, 4, 3, padding=1, bias=False)
+        self.bn = torch.nn.BatchNorm2d(4)
+        self.head = torch.nn.Linear(4 * 6 * 6, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.bn(self.conv(image))).flatten(1))
+        return logits
+
+
+def net_state(version: int) -> dict[str, Tensor]:
+    """Version 2 differs from 1 in the head alone, 3 in everything."""
+    torch.manual_seed(1)
+    net = Net()
+    torch.nn.init.uniform_(net.bn.running_var, 0.5, 2.0)
+    if version == 2:
+        torch.manual_seed(2)
+        torch.nn.init.normal_(net.head.weight)
+    if version == 3:
+        torch.manual_seed(3)
+        for tensor in net.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.uniform_(0.5, 1.5)
+    return dict(net.state_dict())
+
+
+@dataclass
+class Shop:
+    """Real released versions 1, 2, 3 of ``mini`` in the layout of ``FolderSource``, and the oracle."""
+
+    folder: Path
+    roots: dict[str, str]
+    images: Tensor
+    oracle: dict[str, list[dict[int, bytes]]]  # root → row → bucket → bytes of the logits
+
+    def checkpoint(self, version: str) -> Path:
+        return self.folder / "mini" / version
+
+    def is_exact(self, reply: Any, rows: range) -> bool:
+        logits = reply.outputs["output"]
+        return all(
+            logits[place].tobytes() == self.oracle[reply.root][row][reply.bucket] for place, row in enumerate(rows)
+        )
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Compile once (eager backend) and release three checkpoints of one program."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("shop")
+    net = Net().eval()
+    net.load_state_dict(net_state(1))
+    dim = compiler.Dim(name="rows", max=BUCKETS[-1])
+    program = compiler.compile(net, (torch.randn(2, 1, 6, 6),), dynamic={"image": {0: dim}}, backend="eager")
+    saved = program.save(folder / "program")
+    files = {f"program/{file.relative_to(saved)}": file for file in saved.rglob("*") if file.is_file()}
+    images = torch.randn(12, 1, 6, 6, generator=torch.Generator().manual_seed(7))
+    roots, oracle = {}, {}
+    for version in (1, 2, 3):
+        state = net_state(version)
+        path = folder / "mini" / str(version)
+        path.parent.mkdir(exist_ok=True)
+        root = ckpt.save(state, path, attachments=files).root
+        roots[str(version)] = root
+        oracle[root] = offline(program.bind(state), images)
+    FolderSource(folder).point("mini", alias="champion", version="1")
+    yield Shop(folder, roots, images, oracle)
+    torch.set_num_threads(threads)
+
+
+def offline(runner: Any, images: Tensor) -> list[dict[int, bytes]]:
+    """Each row alone in a batch of each bucket's size."""
+    table = []
+    for image in images:
+        answers = {}
+        for bucket in BUCKETS:
+            batch = torch.zeros(bucket, 1, 6, 6)
+            batch[0] = image
+            answers[bucket] = runner(batch)[0][0].numpy().tobytes()
+        table.append(answers)
+    return table
+
+
+class Process:
+    """A child of the tests: its first lines are read, and it is stopped by its id."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TREERING_TOKEN": TOKEN}
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "serving", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the exit status and what was written to standard error."""
+        _, errors = self.popen.communicate(timeout=60)
+        return self.popen.returncode, errors
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        self.popen.send_signal(number)
+        return self.end()
+
+
+def kill(process: Process) -> None:
+    if process.popen.poll() is None:
+        process.popen.kill()
+    process.popen.communicate()
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., Process]]:
+    """Start ``python -m serving ...``; what still runs at the end of the test is killed."""
+    started: list[Process] = []
+
+    def start(*arguments: str) -> Process:
+        started.append(Process(*arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        kill(process)
+
+
+def worker_arguments(shop: Shop, *more: str) -> tuple[str, ...]:
+    folder, root = str(shop.checkpoint("1")), shop.roots["1"]
+    return ("worker", "--model", "mini", "--folder", folder, "--root", root, "--version", "1", "--port", "0", *more)
+
+
+def url_of(process: Process) -> str:
+    """Wait until a worker is ready; return where it serves."""
+    words = process.line().split()
+    assert words, process.end()
+    return words[-1]
+
+
+@pytest.fixture
+def start_worker(launch: Callable[..., Process], shop: Shop) -> Callable[..., tuple[Process, str]]:
+    """Start a worker on version 1 and wait until it is ready; returns it and its URL."""
+
+    def start(*more: str) -> tuple[Process, str]:
+        process = launch(*worker_arguments(shop, *more))
+        return process, url_of(process)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def worker_url(shop: Shop) -> Iterator[str]:
+    """A worker that the tests of a module share; whatever they do to it, it must go on answering exactly."""
+    process = Process(*worker_arguments(shop))
+    yield url_of(process)
+    kill(process)
