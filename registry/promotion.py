@@ -1,0 +1,127 @@
+"""Move aliases: through the ledger, then in MLflow, which shows what the ledger says.
+
+When the server is away after the ledger took a move, the move stands and :func:`sync` shows it later; readers on
+this machine resolve aliases from the ledger.
+"""
+
+import getpass
+import time
+
+from registry.errors import UnknownVersionError
+from registry.fetching import ledger_of, resolve
+from registry.ledger import PROMOTE, ROLLBACK, Author, Entry, Target, live, quarantined
+from registry.server import PREFIX, Server
+
+CHAMPION, PREVIOUS = "champion", "previous"
+
+
+def promote(
+    name: str,
+    version: int,
+    *,
+    expect: int | None,
+    reason: str,
+    alias: str = CHAMPION,
+    actor: str | None = None,
+    flow_run: str | None = None,
+    server: Server | None = None,
+) -> Entry:
+    """Make a version the one that is served under an alias, if what is live is what the caller believes.
+
+    Args:
+        name: The registered model.
+        version: The number to promote.
+        expect: The number believed live, None for nothing.
+        reason: Why; stands in the ledger.
+        alias: The alias to move.
+        actor: Who; by default the user of this process.
+        flow_run: The flow run that decided.
+        server: Where; by default what the environment says.
+
+    Raises:
+        StaleExpectationError: another version is live.
+        QuarantinedError: the version's root was rolled back and not cleared.
+        UnknownVersionError: no such version.
+    """
+    server = server or Server.from_environment()
+    target = _target(name, version, server)
+    believed = _target(name, expect, server) if expect is not None else None
+    entry = ledger_of(name, server).promote(
+        target, alias=alias, expect=believed, author=_author(actor, reason, flow_run)
+    )
+    sync(name, alias=alias, server=server)
+    return entry
+
+
+def rollback(
+    name: str,
+    *,
+    suspect: str,
+    reason: str,
+    alias: str = CHAMPION,
+    generation: int | None = None,
+    actor: str | None = None,
+    flow_run: str | None = None,
+    server: Server | None = None,
+) -> Entry:
+    """Go back to the version before the suspect and quarantine the suspect; a recorded no-op when it is not live.
+
+    Args:
+        name: The registered model.
+        suspect: The root under suspicion.
+        reason: What was seen.
+        generation: Of the alias when it was seen, when the caller knows it.
+
+    Returns:
+        The entry: ``action`` is ``rollback`` or ``nothing``.
+    """
+    server = server or Server.from_environment()
+    entry = ledger_of(name, server).rollback(
+        alias=alias, suspect=suspect, author=_author(actor, reason, flow_run), generation=generation
+    )
+    if entry.action == ROLLBACK:
+        sync(name, alias=alias, server=server)
+        assert entry.before is not None, "a rollback leaves something"
+        server.tag_version(name, entry.before.version, {f"{PREFIX}quarantined": reason[:200]})
+    return entry
+
+
+def clear(
+    name: str, root: str, *, reason: str, alias: str = CHAMPION, actor: str | None = None, server: Server | None = None
+) -> Entry:
+    """Allow a quarantined root again."""
+    server = server or Server.from_environment()
+    return ledger_of(name, server).clear(root, alias=alias, author=_author(actor, reason, None))
+
+
+def history(name: str, *, server: Server | None = None) -> tuple[Entry, ...]:
+    """Every decision about a model, oldest first."""
+    return ledger_of(name, server or Server.from_environment()).entries()
+
+
+def quarantined_roots(name: str, *, server: Server | None = None) -> dict[str, str]:
+    """Roots of a model that are not to be served → why."""
+    return quarantined(history(name, server=server))
+
+
+def sync(name: str, *, alias: str = CHAMPION, server: Server | None = None) -> None:
+    """Show in MLflow what the ledger says: the alias, and ``previous`` for the version live before."""
+    server = server or Server.from_environment()
+    entries = history(name, server=server)
+    now = live(entries, alias)
+    if now is not None and server.alias(name, alias) != now.version:
+        server.set_alias(name, alias, now.version)
+    moves = [entry for entry in entries if entry.alias == alias and entry.action in (PROMOTE, ROLLBACK)]
+    if alias == CHAMPION and moves and moves[-1].before is not None:
+        server.set_alias(name, PREVIOUS, moves[-1].before.version)
+
+
+def _target(name: str, number: int, server: Server) -> Target:
+    version = resolve(f"{name}/{number}", server=server)
+    if not version.root:
+        raise UnknownVersionError(version.reference, "a version that was not published by the release flow")
+    return Target(version=version.number, root=version.root)
+
+
+def _author(actor: str | None, reason: str, flow_run: str | None) -> Author:
+    return Author(actor=actor or getpass.getuser(), reason=reason, at=time.time(), flow_run=flow_run)
