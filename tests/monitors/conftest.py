@@ -1,0 +1,81 @@
+"""Real servers for the monitor's tests, on loopback: VictoriaMetrics, and workers that count synthetic traffic."""
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+VICTORIA = shutil.which("victoria-metrics")
+
+
+@pytest.fixture(scope="session")
+def victoria_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A VictoriaMetrics server with default settings, but for a retention that keeps these tests' fixed dates."""
+    if VICTORIA is None:
+        pytest.skip("victoria-metrics is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder: Path = tmp_path_factory.mktemp("victoria")
+    url = f"http://127.0.0.1:{port}"
+    command = [VICTORIA, f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={folder}", "-retentionPeriod=100y"]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen([*command, "-memory.allowedBytes=200MB"], stderr=log) as server,
+    ):
+        try:
+            _wait_until_healthy(url)
+            yield url
+        finally:
+            server.terminate()
+
+
+@pytest.fixture
+def serve_text() -> Iterator[Callable[[Callable[[], str]], str]]:
+    """Serves whatever a function returns, at every path; gives the address."""
+    with ExitStack() as servers:
+        yield lambda text: servers.enter_context(_server(text))
+
+
+def _wait_until_healthy(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{url}/health", trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            continue
+    raise AssertionError(f"victoria-metrics is not up at {url} after 30 s")
+
+
+@contextmanager
+def _server(text: Callable[[], str]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = text().encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test output quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
