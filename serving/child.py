@@ -159,7 +159,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), STOP_BOUND_S)
+        async with asyncio.timeout(STOP_BOUND_S):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()

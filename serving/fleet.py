@@ -11,6 +11,7 @@ a version like any other, and whether it may return is the source's to say (quar
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 from collections.abc import Sequence
@@ -49,7 +50,7 @@ class Fleet:
         self._alias = alias
         self._status_file = status_file
         self._desired: Desired = first.desired
-        self._known = {first.desired.root: first}
+        self._fetched = {first.desired: first}
         self._previous: Target | None = None
         self._held_back: str | None = None
         self._problem: str | None = None
@@ -129,10 +130,10 @@ class Fleet:
         }
 
     async def _wait_for_change(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
-        except TimeoutError:
-            return
+        # Not asyncio.wait_for: Python 3.11's swallows a cancellation that arrives together with the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
         self._changed.clear()
 
     async def _aim(self) -> Target:
@@ -148,13 +149,13 @@ class Fleet:
                     next_step="Move the alias; until then the fleet stays where it is.",
                 )
             self._held_back = None
-            if desired.root not in self._known:
+            if desired not in self._fetched:
                 folder = await asyncio.to_thread(self._source.fetch, desired)
-                self._known[desired.root] = Target(desired=desired, folder=folder)
+                self._fetched[desired] = Target(desired=desired, folder=folder)
         except SourceError as error:
             self._problem = str(error)
             return self.target
-        return self._known[desired.root]
+        return self._fetched[desired]
 
     async def _apply(self, target: Target) -> None:
         """Stage on every ready worker that needs it; when all have, make it the target and flip each."""
@@ -169,6 +170,7 @@ class Fleet:
         if None in staged:
             refusals = [f"worker {child.index}: {child.problem}" for child in behind if child.problem]
             self._problem = "; ".join(refusals)
+            self._fetched.pop(target.desired, None)  # fetched again next time: its folder may be what is wrong
             return
         if target.desired.root != self.target.desired.root:
             self._previous, self.target = self.target, target
