@@ -23,9 +23,9 @@ memory make an update a swap of pointers, and evaluating A, then B, then A again
     runner.swap(second)                             # between two batches
 
 Where to look: ``capture`` and ``passes`` make the graph, ``lowering`` and ``definition`` its canonical form,
-``formula`` and ``constants`` the weights, ``backends`` what runs it, ``verification`` the proof, ``framing``, ``decode``
-and ``validation`` what a file has to pass. The package knows tensors by name and no checkpoints: it imports no other
-package of this project.
+``formula`` and ``constants`` the weights, ``backends`` what runs it, ``verification`` the proof, ``framing``,
+``decode`` and ``validation`` what a file has to pass. The package knows tensors by name and no checkpoints: it imports
+no other package of this project.
 """
 
 from compiler.errors import (

@@ -109,10 +109,10 @@ def _as_graph(
         node = placeholders[_argument_name(spec, name)]
         if spec.kind is InputKind.USER_INPUT:
             position = len(inputs)
-            inputs[node.name] = _input_spec(node, names[position], placed[position])
+            inputs[str(node.target)] = _input_spec(node, names[position], placed[position])
             continue
         constant, literal = _constant(spec, exported, state, name)
-        constants[node.name] = constant
+        constants[str(node.target)] = constant
         if literal is not None:
             literals[literal.name] = literal
     tensors = {key: _static_spec(key, value) for key, value in state.items() if isinstance(value, Tensor)}

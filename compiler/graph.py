@@ -1,8 +1,8 @@
 """The graph that passes work on: torch's FX graph, and where each of its constants comes from.
 
 The FX graph is functional (nothing is written in place; capture refuses what would be) and holds a placeholder per
-constant and per input. ``constants`` maps a constant placeholder's name to its formula. A pass never changes the graph
-it is given: it works on ``copy()`` and returns that.
+constant and per input. ``inputs`` and ``constants`` are keyed by a placeholder's *target*: copying a graph may rename
+nodes, never targets. A pass never changes the graph it is given: it works on ``copy()`` and returns that.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Constant:
 class Graph:
     """A captured model between two passes.
 
-    ``inputs`` maps an input placeholder's name to its specification, in call order; ``tensors`` holds dtype and shape
+    ``inputs`` maps an input placeholder's target to its specification, in call order; ``tensors`` holds dtype and shape
     of every checkpoint tensor that formulas may read; ``output_names`` are in the order of the output node.
     """
 

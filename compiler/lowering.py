@@ -43,16 +43,17 @@ def lower(graph: Graph) -> Definition:
         UnsupportedOperatorError: An argument cannot be stated in a program (another device, a nested list, …).
     """
     constants = sorted(graph.constants.items(), key=lambda entry: entry[1].name)
-    numbers = {name: number for number, name in enumerate((*graph.inputs, *(name for name, _ in constants)))}
-    on_request = set(graph.inputs)
+    targets = {target: number for number, target in enumerate((*graph.inputs, *(target for target, _ in constants)))}
+    numbers = {node: targets[node.target] for node in graph.fx.nodes if node.op == "placeholder"}
+    on_request = {node for node in numbers if node.target in graph.inputs}
     nodes: list[Node] = []
     for node in graph.fx.nodes:
         if node.op != "call_function":
             continue
-        if any(source.name in on_request for source in node.all_input_nodes):
-            on_request.add(node.name)
-        nodes.append(_node(node, numbers, graph.model, phase="request" if node.name in on_request else "constant"))
-        numbers[node.name] = len(numbers)
+        if not on_request.isdisjoint(node.all_input_nodes):
+            on_request.add(node)
+        nodes.append(_node(node, numbers, graph.model, phase="request" if node in on_request else "constant"))
+        numbers[node] = len(numbers)
     return Definition(
         dims=tuple(sorted(graph.dims, key=lambda dim: dim.name)),
         inputs=tuple(graph.inputs.values()),
@@ -79,7 +80,7 @@ def _constant(constant: Constant) -> ConstantSpec:
     )
 
 
-def _node(node: fx.Node, numbers: Mapping[str, int], model: str, *, phase: str) -> Node:
+def _node(node: fx.Node, numbers: Mapping[fx.Node, int], model: str, *, phase: str) -> Node:
     operator = operators.find(operators.name_of(node.target))
     assert operator is not None, "capture refuses unknown operators"
     try:
@@ -100,7 +101,7 @@ class _UnstatableError(Exception):
     """An argument that no program can hold; becomes an UnsupportedOperatorError with its operator's name."""
 
 
-def _arguments(operator: Operator, node: fx.Node, numbers: Mapping[str, int]) -> Iterator[tuple[str, Argument]]:
+def _arguments(operator: Operator, node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[tuple[str, Argument]]:
     given = dict(zip((parameter.name for parameter in operator.parameters), node.args, strict=False))
     given.update(node.kwargs)
     for parameter in operator.parameters:
@@ -116,15 +117,15 @@ def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _argument(value: Any, numbers: Mapping[str, int]) -> Argument:
+def _argument(value: Any, numbers: Mapping[fx.Node, int]) -> Argument:
     if isinstance(value, list | tuple):
         return tuple(_atom(element, numbers) for element in value)
     return _atom(value, numbers)
 
 
-def _atom(value: Any, numbers: Mapping[str, int]) -> Atom:
+def _atom(value: Any, numbers: Mapping[fx.Node, int]) -> Atom:
     if isinstance(value, fx.Node):
-        return Ref(numbers[value.name])
+        return Ref(numbers[value])
     if isinstance(value, torch.dtype) and value in dtypes.NAME:
         return DTypeName(dtypes.NAME[value])
     if isinstance(value, torch.memory_format) and value in _FORMAT_NAME:
@@ -146,7 +147,7 @@ def _layout(value: Any) -> str:
     return "strided"
 
 
-def _outputs(graph: Graph, numbers: Mapping[str, int]) -> Iterator[Output]:
+def _outputs(graph: Graph, numbers: Mapping[fx.Node, int]) -> Iterator[Output]:
     symbols = _symbols(graph)
     output = next(node for node in reversed(graph.fx.nodes) if node.op == "output")
     values = output.args[0]
@@ -155,7 +156,7 @@ def _outputs(graph: Graph, numbers: Mapping[str, int]) -> Iterator[Output]:
         assert isinstance(node, fx.Node), "capture refuses outputs that are no tensors"
         value = node.meta["val"]
         yield Output(
-            value=numbers[node.name],
+            value=numbers[node],
             spec=TensorSpec(
                 name=name,
                 dtype=dtypes.NAME[value.dtype],
@@ -169,8 +170,8 @@ def _symbols(graph: Graph) -> dict[str, str]:
     """Torch's symbol → the dimension's name, read off the inputs."""
     symbols: dict[str, str] = {}
     for node in graph.fx.nodes:
-        if node.op == "placeholder" and node.name in graph.inputs:
-            for size, dim in zip(node.meta["val"].shape, graph.inputs[node.name].dims, strict=True):
+        if node.op == "placeholder" and node.target in graph.inputs:
+            for size, dim in zip(node.meta["val"].shape, graph.inputs[node.target].dims, strict=True):
                 if dim:
                     symbols[str(size)] = dim
     return symbols

@@ -35,6 +35,7 @@ from compiler.interpreter import Interpreter
 from compiler.runner import Engine
 
 REQUIREMENT: Final = "x86-64-v3"
+CPU_LISTING: Final = Path("/proc/cpuinfo")
 OPTIONS: Final[Mapping[str, Any]] = {
     "aot_inductor.package_constants_in_so": False,
     "always_keep_tensor_constants": True,
@@ -144,13 +145,13 @@ def _constant_name(index: int) -> str:
 def _refuse_machine() -> None:
     if platform.machine() != "x86_64":
         raise _lacks(f"this machine is {platform.machine()}")
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in CPU_LISTING.read_text().splitlines():
         if line.startswith("flags"):
             missing = _V3_FLAGS - set(line.split())
             if missing:
                 raise _lacks(f"this CPU lacks {', '.join(sorted(missing))}")
             return
-    raise _lacks("/proc/cpuinfo lists no CPU flags")
+    raise _lacks(f"{CPU_LISTING} lists no CPU flags")
 
 
 def _lacks(reason: str) -> BackendRefusedError:

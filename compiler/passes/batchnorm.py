@@ -136,9 +136,9 @@ def _legal_layer(layer: Any, result: fx.Node) -> fx.Node:
 
 
 def _constant(node: Any, graph: Graph, otherwise: Reason) -> Constant:
-    if not isinstance(node, fx.Node) or node.name not in graph.constants:
+    if not isinstance(node, fx.Node) or node.op != "placeholder" or node.target not in graph.constants:
         raise _RefusedError(otherwise, f"{getattr(node, 'name', node)} is not a stored tensor")
-    return graph.constants[node.name]
+    return graph.constants[str(node.target)]
 
 
 def _optional(node: Any, graph: Graph, otherwise: Reason) -> Constant | None:
@@ -204,7 +204,7 @@ def _formulas(found: _Site) -> tuple[Formula, Formula]:
 def _add_constant(graph: Graph, constant: Constant, value: torch.Tensor) -> fx.Node:
     first_operator = next(node for node in graph.fx.nodes if node.op != "placeholder")
     with graph.fx.inserting_before(first_operator):
-        node = graph.fx.placeholder(constant.name.replace(".", "_"))
+        node = graph.fx.placeholder(constant.name)
     node.meta["val"] = value
-    graph.constants[node.name] = constant
+    graph.constants[constant.name] = constant
     return node

@@ -18,7 +18,7 @@ def remove_dead(graph: Graph) -> tuple[Graph, PassReport]:
         if node.users or not _may_go(node, result):
             continue
         if node.op == "placeholder":
-            constant = result.constants.pop(node.name)
+            constant = result.constants.pop(str(node.target))
             changes.append(Change(site=constant.name, what="unread constant removed"))
         else:
             changes.append(Change(site=site(node), what=f"unread {node.name} removed"))
@@ -28,7 +28,7 @@ def remove_dead(graph: Graph) -> tuple[Graph, PassReport]:
 
 
 def _may_go(node: fx.Node, graph: Graph) -> bool:
-    return node.op == "call_function" or (node.op == "placeholder" and node.name in graph.constants)
+    return node.op == "call_function" or (node.op == "placeholder" and node.target in graph.constants)
 
 
 def _drop_unread_literals(graph: Graph) -> None:

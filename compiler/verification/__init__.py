@@ -3,11 +3,12 @@
     error(compiled) ≤ 4 · error(eager) + min(32 · ε, 1/64) · max|reference|
 
 ``error`` is the largest absolute difference from the model run in float64; ``eager`` is the model as it is. The bound
-is free of scale and of element type: it forgives a different order of sums and catches a wrong fold (the second term
-is for inputs on which eager happens to be almost exact; with 8 · ε a right program came to 84 % of it). It is checked at
-several sizes of every dynamic dimension, on inputs that provoke mistakes, on every backend the program can run on, and
-again with a second checkpoint in which every weight is changed, fed through the formulas: a constant that a backend
-baked into its code gives itself away there.
+is free of scale and of element type: it forgives a different order of sums and catches a wrong fold. Its second term is
+for inputs on which eager happens to be almost exact: with 8 · ε there, a right program came to 84 % of the bound.
+
+It is checked at several sizes of every dynamic dimension, on inputs that provoke mistakes, on every backend the program
+can run on, and again with a second checkpoint in which every weight is changed, fed through the formulas: a constant
+that a backend baked into its code gives itself away there.
 """
 
 import copy

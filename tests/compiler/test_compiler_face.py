@@ -1,0 +1,71 @@
+"""The package's face, its command line and its generated code are what they are said to be."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import compiler
+from compiler.__main__ import main
+from compiler.backends import BACKENDS, find_backend
+from compiler.operators import ATEN, find
+
+
+def test_the_exported_names_are_these() -> None:
+    assert compiler.__all__ == sorted(compiler.__all__)
+    assert {"compile", "load", "Program", "Runner", "Dim", "TensorSpec", "ConstantSpec", "VerificationError"} <= set(
+        compiler.__all__
+    )
+    assert all(hasattr(compiler, name) for name in compiler.__all__)
+    assert len(compiler.__all__) == 27
+
+
+@pytest.mark.parametrize("name", sorted(BACKENDS))
+def test_every_backend_of_the_table_can_be_imported(name: str) -> None:
+    backend = find_backend(name)
+
+    assert isinstance(backend.requirement, str)
+    assert isinstance(backend.build_key(), str)
+
+
+@pytest.mark.parametrize("name", sorted(ATEN))
+def test_every_operator_of_the_table_exists_and_is_pure(name: str) -> None:
+    operator = find(f"aten.{name}")
+
+    assert operator is not None
+    assert not operator.function._schema.is_mutable
+
+
+def test_explain_says_what_was_folded(
+    eager_program: compiler.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = eager_program.save(tmp_path / "program")
+
+    code = main(["explain", str(folder)])
+
+    text = capsys.readouterr().out
+    assert code == 0
+    assert "fold_batchnorm: 5 changes, 0 refused" in text
+    assert "block1.bn1: folded into block1.conv1" in text
+    assert "verification: 40 comparisons with float64" in text
+
+
+def test_explain_as_json_holds_every_figure(
+    eager_program: compiler.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["explain", str(eager_program.save(tmp_path / "program")), "--json"])
+
+    values = json.loads(capsys.readouterr().out)
+
+    assert values["digest"] == eager_program.digest
+    assert len(values["figures"]) == len(eager_program.report.figures)
+    assert values["dims"] == {"batch": [1, 16]}
+
+
+def test_explain_of_something_else_fails_with_the_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "program.pb").write_bytes(b"PK\x03\x04 not a program")
+
+    assert main(["explain", str(tmp_path)]) == 1
+    assert main(["explain", str(tmp_path / "absent")]) == 1
+
+    assert "InvalidProgramError: invalid program at header.magic" in capsys.readouterr().err
