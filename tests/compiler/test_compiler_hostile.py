@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import compiler
@@ -267,9 +267,7 @@ _NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 8, 17, 255, 2**31 - 1, 2**32 - 1])
 _TEXTS = st.sampled_from(["", "x", "aten.relu.default", "aten.clone.default", "int.mul", "batch", "\0", "é" * 600])
 
 
-@settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_changed_value_is_refused_with_a_path_or_makes_another_program(
     eager_program: compiler.Program, data: st.DataObject
@@ -301,9 +299,7 @@ def test_a_changed_value_is_refused_with_a_path_or_makes_another_program(
     assert path is None or path.startswith(("definition", "targets", "passes", "program"))
 
 
-@settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_changed_bytes_are_refused_or_are_canonical(eager_program: compiler.Program, data: st.DataObject) -> None:
     body = bytearray(message_of(eager_program).SerializeToString(deterministic=True))
