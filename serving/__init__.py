@@ -20,5 +20,28 @@ registry), stages everywhere, flips each, restarts who died, and holds back a ro
 
 How the parts stand to each other: ``app`` and ``control`` speak HTTP, ``protocol`` and ``codec`` read and write it,
 ``batcher`` carries out ``schedule``, ``engine`` runs the model, ``updater`` fills and exchanges the slots of
-``weights``, ``release`` opens checkpoint folders, ``service`` ties them into a ``worker``.
+``weights``, ``release`` opens checkpoint folders, ``service`` ties them into a ``worker``; ``fleet`` keeps ``child``
+processes at what a ``source`` says, in a ``fleet_process``.
+
+What is exported is for programs that talk to workers, and imports no torch. Processes are started by the commands
+above, or with ``worker.serve`` and ``fleet_process.run_fleet``.
 """
+
+from serving.client import Client, Reply, Standing
+from serving.errors import CallError, QuarantinedError, ServingError, SourceError, UnreachableError
+from serving.load import Shot, Summary, run_load, summarize
+
+__all__ = [
+    "CallError",
+    "Client",
+    "QuarantinedError",
+    "Reply",
+    "ServingError",
+    "Shot",
+    "SourceError",
+    "Standing",
+    "Summary",
+    "UnreachableError",
+    "run_load",
+    "summarize",
+]

@@ -1,4 +1,8 @@
-"""The command line: ``python -m serving``, ``python -m serving fleet``, ``python -m serving worker``."""
+"""The command line: ``python -m serving``, ``python -m serving fleet``, ``python -m serving worker``.
+
+Each command imports what it needs when it runs: ``--help`` does not wait for torch, and a worker does not carry the
+MLflow of a registry, which costs a process 130 MB and a second.
+"""
 
 import argparse
 import functools
@@ -9,10 +13,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from serving.errors import ServingError, StartError, quote
+from serving.errors import ServingError, SourceError, StartError, quote
 from serving.guard import TOKEN_VARIABLE, read_token
 from serving.server import address, listen
+
+if TYPE_CHECKING:
+    from serving.source import Source
 
 STATE_FOLDER = Path(".treering/fleet")
 EPILOG = f"""
@@ -80,7 +88,7 @@ def _worker(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     token = read_token(options.token_file)
     listener = listen(options.port) if options.fd is None else socket.socket(fileno=options.fd)
-    from serving.worker import serve  # here, so that --help does not wait for torch
+    from serving.worker import serve
 
     url = address(listener)
     serve(
@@ -98,7 +106,7 @@ def _worker(arguments: Sequence[str]) -> None:
 def _add_fleet_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="NAME@ALIAS", help="for example mnist@champion")
     parser.add_argument(
-        "--from", dest="folder", type=Path, required=True, help="take versions from this folder (NAME/VERSION/...)"
+        "--from", dest="folder", type=Path, help="take versions from this folder (default: from the registry)"
     )
     parser.add_argument("--token-file", type=Path, help="holds the token of control calls")
     parser.add_argument(
@@ -107,12 +115,12 @@ def _add_fleet_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_fleet(options: argparse.Namespace, *, port: int, worker_ports: Sequence[int]) -> None:
-    from serving.fleet_process import run_fleet  # here, so that a worker does not carry what sources need
-    from serving.source import FolderSource
+    from serving.fleet_process import run_fleet
 
     name, at, alias = options.model.partition("@")
     if not (name and at and alias):
         raise StartError("--model", found=quote(options.model), expected="NAME@ALIAS, for example mnist@champion")
+    source = _source(options.folder)
     token = read_token(options.token_file)
     with ExitStack() as stack:
         listener, *worker_listeners = (stack.enter_context(listen(number)) for number in (port, *worker_ports))
@@ -120,7 +128,7 @@ def _run_fleet(options: argparse.Namespace, *, port: int, worker_ports: Sequence
         for index, worker in enumerate(worker_listeners):
             print(f"worker {index}: {address(worker)}", flush=True)
         run_fleet(
-            source=FolderSource(options.folder),
+            source=source,
             name=name,
             alias=alias,
             listener=listener,
@@ -128,6 +136,21 @@ def _run_fleet(options: argparse.Namespace, *, port: int, worker_ports: Sequence
             token=token,
             state_folder=options.state,
         )
+
+
+def _source(folder: Path | None) -> "Source":
+    """Take versions from a folder, or from the registry that the environment names."""
+    from serving.registry_source import RegistrySource
+    from serving.source import FolderSource
+
+    if folder is not None:
+        return FolderSource(folder)
+    import registry
+
+    try:
+        return RegistrySource(registry.Server.from_environment())
+    except registry.RegistryError as error:
+        raise SourceError("the registry", found=str(error), expected="MLFLOW_TRACKING_URI, or --from FOLDER") from error
 
 
 def _ports(text: str) -> list[int]:

@@ -4,7 +4,7 @@ Event driven: a batch is planned when a request arrives at an idle model and whe
 batch is in the model at a time. All state belongs to the event loop's thread; no locks.
 
 Promises: a request is answered, refused at the door (OverloadedError) or failed by itself; one that its client gave up
-(its task was cancelled) before its batch left is not computed. ``drain`` returns when nothing is queued or running.
+(its task was cancelled) before its batch left is not computed.
 """
 
 import asyncio
@@ -61,8 +61,6 @@ class Batcher:
         self._running: Running | None = None
         self._planned: asyncio.Handle | None = None
         self._batch: asyncio.Task[None] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def is_stalled(self) -> bool:
@@ -80,7 +78,6 @@ class Batcher:
         waiting = Waiting(request=request, arrived_s=self._clock())
         self._queue.append(waiting)
         self._queued_rows += request.rows
-        self._idle.clear()
         if self._running is None and self._planned is None:
             # Planned after the events that are ready now, so that requests which arrived together leave together.
             self._planned = asyncio.get_running_loop().call_soon(self._start_batch)
@@ -89,10 +86,6 @@ class Batcher:
         except asyncio.CancelledError:
             self._withdraw(waiting)
             raise
-
-    async def drain(self) -> None:
-        """Wait until every queued request is answered."""
-        await self._idle.wait()
 
     def _admit(self) -> None:
         wait_s = schedule.predicted_wait_s(
@@ -116,7 +109,6 @@ class Batcher:
         self._planned = None
         batch = schedule.plan((waiting.request.rows for waiting in self._queue), table=self.table)
         if batch is None:
-            self._idle.set()
             return
         members = [self._queue.popleft() for _ in range(batch.requests)]
         self._queued_rows -= batch.rows

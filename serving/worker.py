@@ -28,7 +28,7 @@ from serving.engine import Engine
 from serving.protocol import ModelInfo
 from serving.release import open_release
 from serving.schedule import BUCKETS
-from serving.server import make_server
+from serving.server import Server, make_server
 from serving.service import Loaded, Service
 from serving.updater import OpenRelease, Updater
 from serving.weights import Slot
@@ -102,30 +102,32 @@ class _Worker:
         try:
             model, slot = await asyncio.to_thread(self._load, folder, root=root, version=version)
             with Engine(slot, model=model, buckets=BUCKETS) as engine:
-                batcher = await self._warm(engine)
+                await self._let_in(engine)
                 on_ready()
                 await stop.wait()
                 self._service.is_draining = True
-                await batcher.drain()
-                server.should_exit = True
-                await serving
+                await _end(server, serving)
         finally:
-            server.should_exit = True
-            await serving
+            await _end(server, serving)
 
     def _load(self, folder: Path, *, root: str, version: str) -> tuple[ModelInfo, Slot]:
         with self._open_release(folder, root) as release:
             model = weights.describe(release.program, name=self._service.model, max_rows=BUCKETS[-1])
             return model, weights.build(release, version=version)
 
-    async def _warm(self, engine: Engine) -> Batcher:
+    async def _let_in(self, engine: Engine) -> None:
         """Run every bucket, then let requests in."""
         table = await engine.warm()
         metrics = self._service.metrics
         batcher = Batcher(engine, table=table, metrics=metrics, wait_bound_s=self._wait_bound_s)
         updater = Updater(engine, metrics=metrics, open_release=self._open_release)
         self._service.loaded = Loaded(model=engine.model, engine=engine, batcher=batcher, updater=updater)
-        return batcher
+
+
+async def _end(server: Server, serving: asyncio.Task[None]) -> None:
+    """Stop listening, close idle connections, and wait for the requests that are being answered."""
+    server.should_exit = True
+    await serving
 
 
 def _stop_on_signals(*, stop_with_stdin: bool) -> asyncio.Event:

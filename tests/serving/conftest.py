@@ -183,7 +183,6 @@ def rig() -> RigMaker:
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
                 yield Rig(service, engine, batcher, updater, program, shelf, http, app, root)
-            await batcher.drain()
 
     return make
 
