@@ -41,6 +41,9 @@ def decode_targets(message: pb.Program) -> tuple[Target, ...]:
     """Targets, each at its own path inside the program's folder."""
     if len(message.targets) > MAX_TARGETS:
         raise _fault("targets", f"{len(message.targets)} targets", f"at most {MAX_TARGETS}")
+    paths = [target.path for target in message.targets]
+    if len(set(paths)) != len(paths):
+        raise _fault("targets", paths, "a path of its own for each")
     return tuple(_target(target, path) for target, path in _each(message.targets, "targets"))
 
 

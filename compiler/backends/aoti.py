@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import torch._inductor.config
 from torch import Tensor, nn
 
 from compiler import dtypes
@@ -61,8 +62,15 @@ class AotiBackend:
     suffix = ".pt2"
 
     def refuse(self, definition: Definition) -> None:
-        """Refuse machines without a C++ compiler or the instruction set."""
+        """Refuse machines without a C++ compiler or the instruction set, and torch without the options needed."""
         _refuse_machine()
+        unknown = sorted(OPTIONS.keys() - torch._inductor.config.get_config_copy().keys())
+        if unknown:
+            raise BackendRefusedError(
+                backend="aoti",
+                reason=f"torch {torch_version()} has no option {', '.join(unknown)}, so its code could not be pinned",
+                next_step="Use torch 2.13, or backend='eager'.",
+            )
         compiler = os.environ.get("CXX", "g++")
         if shutil.which(compiler) is None:
             raise BackendRefusedError(
@@ -96,10 +104,10 @@ class AotiBackend:
 
     def load(self, definition: Definition, target: Target | None, package: bytes) -> Engine:
         """Load native code that was checked against the program."""
-        if target is None:
+        if target is None or target.requirement != REQUIREMENT:
             raise BackendRefusedError(
                 backend="aoti",
-                reason="the program holds no package for it",
+                reason=f"the program holds no package for it and {REQUIREMENT}",
                 next_step="Compile it with backend='aoti', or load it with backend='eager'.",
             )
         _refuse_machine()
@@ -109,7 +117,14 @@ class AotiBackend:
                 reason=f"its package was built by torch {target.torch_version} and this is torch {torch_version()}",
                 next_step="Compile it again here, or load it with backend='eager'.",
             )
-        return _AotiEngine(_open(package))
+        try:
+            return _AotiEngine(_open(package))
+        except RuntimeError as error:
+            raise BackendRefusedError(
+                backend="aoti",
+                reason=f"torch cannot load its package: {error}",
+                next_step="Compile it again here, or load it with backend='eager'.",
+            ) from error
 
 
 class _AotiEngine:

@@ -13,6 +13,11 @@ from torch import Tensor, nn
 import compiler
 from compiler.backends import aoti
 
+pytestmark = pytest.mark.skipif(
+    "cpp.march" not in torch._inductor.config.get_config_copy(),
+    reason="this torch cannot pin AOTInductor's instruction set",
+)
+
 
 @pytest.fixture
 def shared(aoti_program: compiler.Program) -> Iterator[shared_memory.SharedMemory]:
@@ -187,6 +192,23 @@ def test_a_package_of_another_torch_is_refused(aoti_program: compiler.Program) -
 
     with pytest.raises(compiler.BackendRefusedError, match=r"built by torch 2\.10\.0 and this is torch 2\.1"):
         foreign.load_runner(foreign.allocate())
+
+
+def test_a_package_that_torch_cannot_load_is_refused_with_its_words(aoti_program: compiler.Program) -> None:
+    (target,) = aoti_program.targets
+    broken = replace(aoti_program, packages={target.path: b"PK\x05\x06" + bytes(18)})
+
+    with pytest.raises(compiler.BackendRefusedError, match="torch cannot load its package"):
+        broken.load_runner(broken.allocate())
+
+
+def test_a_torch_without_the_options_is_refused_before_any_work(
+    aoti_program: compiler.Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aoti, "OPTIONS", {**aoti.OPTIONS, "cpp.no_such_option": 1})
+
+    with pytest.raises(compiler.BackendRefusedError, match=r"has no option cpp\.no_such_option.*backend='eager'"):
+        aoti.BACKEND.refuse(aoti_program.definition)
 
 
 def test_a_machine_without_a_compiler_is_refused_before_any_work(

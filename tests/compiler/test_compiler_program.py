@@ -119,3 +119,13 @@ def test_what_depends_on_weights_alone_is_marked_constant() -> None:
         ("aten.exp.default", "constant"),
         ("aten.mul.Tensor", "request"),
     ]
+
+
+def test_a_copy_that_is_an_output_stays_a_copy() -> None:
+    program = compiler.compile(nn.Dropout(0.5).eval(), (torch.randn(2, 3),), backend="eager")
+    x = torch.randn(2, 3)
+
+    (found,) = program.bind({})(x)
+
+    assert torch.equal(found, x)
+    assert found.data_ptr() != x.data_ptr()
