@@ -1,6 +1,7 @@
 """A fleet keeps its workers at what an alias names, or says why not."""
 
 import os
+import select
 import shutil
 import signal
 import threading
@@ -147,21 +148,21 @@ def _wait_until(fleet: RunningFleet, holds: Callable[[dict[str, Any]], bool]) ->
         pass
 
 
-def test_workers_do_not_outlive_a_killed_fleet(fleet: RunningFleet) -> None:
-    pids = [worker["pid"] for worker in fleet.status()["workers"]]
-    watched = [os.pidfd_open(pid) for pid in pids]
+def test_a_worker_does_not_outlive_its_killed_fleet(versions: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
+    process = launch(
+        *("--model", "mini@champion", "--from", str(versions), "--port", "0", "--state", str(tmp_path / "state"))
+    )
+    url, worker = (process.line().split()[-1] for _ in range(2))
+    with Client(worker, model="mini") as client:
+        while not client.is_ready():
+            pass
+    (pid,) = (worker["pid"] for worker in httpx.get(url, trust_env=False).json()["workers"])
+    watched = os.pidfd_open(pid)
 
-    fleet.process.stop(signal.SIGKILL)
+    process.stop(signal.SIGKILL)
 
-    for descriptor in watched:
-        _wait_for_end(descriptor)
-        os.close(descriptor)
-
-
-def _wait_for_end(descriptor: int) -> None:
-    import select
-
-    assert select.select([descriptor], [], [], 60)[0]
+    assert select.select([watched], [], [], 60)[0]
+    os.close(watched)
 
 
 @pytest.fixture
