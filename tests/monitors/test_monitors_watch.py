@@ -176,7 +176,7 @@ def test_the_command_line_learns_and_then_ends_at_the_alarm(
     workers = [part for url in fleet.urls for part in ("--worker", url)]
     shared = [*workers, "--interval-s", "0.02", "--span-ms", "100", "--json"]
 
-    assert main(["fit", *shared, "--model", "mnist", "--seconds", "1.5", "--out", folder]) == 0
+    assert main(["fit", *shared, "--model", "mnist", "--seconds", "3", "--out", folder]) == 0
     fleet.live = replace(V4, rate=V1.rate)
     assert main(["watch", *shared, "--detector", folder, "--until-alarm"]) == 3
 
