@@ -1,0 +1,111 @@
+"""The command line of the local stack and the demo: ``python -m flows --help``."""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+
+from flows import settings, stack
+from flows.errors import FlowError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when all is well, 1 on an error, 2 on a call that makes no sense."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except FlowError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flows", description="The local stack, and the demo.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    up = commands.add_parser("up", help="start the servers, register the deployments, start the Prefect worker")
+    up.set_defaults(run=_up)
+    down = commands.add_parser("down", help="stop everything that 'up' and the flows started")
+    down.set_defaults(run=_down)
+    status = commands.add_parser("status", help="what runs, and where")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    status.set_defaults(run=_status)
+    env = commands.add_parser("env", help='print the variables for a shell: eval "$(python -m flows env)"')
+    env.set_defaults(run=_env)
+    demo = commands.add_parser("demo", help="run the whole pipeline and show what it measured")
+    demo.add_argument("--recipe", default="recipes.mnist", help="the recipe's module (default: %(default)s)")
+    demo.add_argument("--keep", action="store_true", help="leave the stack running")
+    demo.add_argument("--json", metavar="FILE", help="write the summary there too")
+    demo.set_defaults(run=_demo)
+    for command in (up, demo):
+        command.add_argument(
+            "--ports", choices=("usual", "free"), default="usual", help="where servers listen (default: %(default)s)"
+        )
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _up(options: argparse.Namespace) -> int:
+    home = settings.home()
+    addresses = stack.up(home, free_ports=options.ports == "free", say=_say)
+    os.environ.update(stack.variables(home, addresses))
+    from flows import deployments  # Prefect reads its settings when it is imported: only now are they right
+
+    deployments.register()
+    stack.start_worker(home, addresses, say=_say)
+    _say("Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/default'")
+    return 0
+
+
+def _down(_: argparse.Namespace) -> int:
+    stack.down(settings.home(), say=_say)
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    found = [
+        {"name": record.name, "url": record.url, "pid": record.pid, "running": record.process() is not None}
+        for record in stack.records(settings.home())
+    ]
+    if options.json:
+        print(json.dumps(found))
+    else:
+        for row in found:
+            _say(f"  {row['name']:<18} {'running' if row['running'] else 'ended':<8} pid {row['pid']:<8} {row['url']}")
+        if not found:
+            _say(f"nothing runs in {settings.home()}; start it with 'python -m flows up'")
+    return 0 if found and all(row["running"] for row in found) else 1
+
+
+def _env(_: argparse.Namespace) -> int:
+    addresses = stack.read(settings.home())
+    if addresses is None:
+        print(f"nothing runs in {settings.home()}; start it with 'python -m flows up'", file=sys.stderr)
+        return 1
+    for name, value in stack.variables(settings.home(), addresses).items():
+        print(f"export {name}={shlex.quote(value)}")
+    print(f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH")
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from flows.demo import demo  # here, so that --help answers at once
+
+    summary = demo(
+        settings.home(), recipe=options.recipe, free_ports=options.ports == "free", keep=options.keep, say=_say
+    )
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(summary, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    # A parent that starts commands in the background may have had SIGINT ignored, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The demo: the stack up, the pipeline run as a deployment, its summary shown, the stack down.
+
+Real servers and real processes; what the demo shows is what ``prefect deployment run 'pipeline/default'`` does.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from flows import stack
+from flows.errors import StageError
+from flows.stack import Addresses, Say
+
+
+def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> dict[str, Any]:
+    """Run the pipeline from nothing to its summary.
+
+    Args:
+        home: The state folder.
+        recipe: The recipe's module.
+        free_ports: Take free ports instead of the usual ones.
+        keep: Leave the stack running.
+        say: Hears every line.
+
+    Returns:
+        The summary, as the pipeline wrote it.
+
+    Raises:
+        StageError: the pipeline did not end well.
+    """
+    say("Starting the stack")
+    addresses = stack.up(home, free_ports=free_ports, say=say)
+    try:
+        summary = _run(home, addresses, recipe=recipe, say=say)
+    finally:
+        if not keep:
+            say("Stopping the stack (KEEP=1 leaves it running)")
+            stack.down(home, say=say)
+    if keep:
+        _say_addresses(home, addresses, say)
+    return summary
+
+
+def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> dict[str, Any]:
+    os.environ.update(stack.variables(home, addresses))
+    # Prefect reads its settings when it is imported: only now are they right.
+    from flows import deployments, following
+
+    deployments.register()
+    stack.start_worker(home, addresses, say=say)
+    _say_addresses(home, addresses, say)
+    say("Running deployment 'pipeline/default'")
+    finished = following.run("pipeline/default", {"recipe": recipe}, say=say)
+    if finished.state is None or not finished.state.is_completed():
+        raise StageError(
+            f"the pipeline ended as {finished.state_name}: {finished.state.message if finished.state else ''} "
+            f"See {addresses.prefect_ui}/runs/flow-run/{finished.id} with KEEP=1, or the log of the Prefect worker in "
+            f"{home / 'stack'}."
+        )
+    model = recipe.rpartition(".")[2]
+    path = home / "runs" / model / f"pipeline-{finished.id}" / "summary.json"
+    summary: dict[str, Any] = json.loads(path.read_text())
+    return summary
+
+
+def _say_addresses(home: Path, addresses: Addresses, say: Say) -> None:
+    say(f"  MLflow   {addresses.mlflow}")
+    say(f"  Prefect  {addresses.prefect_ui}")
+    for record in stack.records(home):
+        if record.name.startswith("fleet-"):
+            say(f"  {record.name}  {record.url}")

@@ -1,0 +1,69 @@
+"""Start a deployment and follow it in a terminal: its log as it comes, and how it ended."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+    LogFilter,
+    LogFilterFlowRunId,
+    LogFilterLevel,
+)
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import LogSort
+from prefect.deployments import run_deployment
+
+POLL_S = 0.5
+INFO = 20
+PAGE = 200
+
+Say = Callable[[str], None]
+
+
+def run(deployment: str, parameters: dict[str, Any], *, say: Say) -> FlowRun:
+    """Run a deployment to its end; its parent's and subflows' log lines go to ``say``.
+
+    Args:
+        deployment: ``pipeline/default``.
+        parameters: Of the flow.
+        say: Hears each line.
+
+    Returns:
+        The finished run; ask ``run.state.is_completed()``.
+    """
+    return asyncio.run(_run(deployment, parameters, say))
+
+
+async def _run(deployment: str, parameters: dict[str, Any], say: Say) -> FlowRun:
+    started: FlowRun = await run_deployment(deployment, parameters=parameters, timeout=0)  # type: ignore[misc]
+    async with get_client() as client:
+        seen: dict[UUID, int] = {}
+        while True:
+            current = await client.read_flow_run(started.id)
+            runs = [started.id, *await _children(client, started.id)]
+            for run_id in runs:
+                seen[run_id] = await _tell(client, run_id, seen.get(run_id, 0), say)
+            if current.state is not None and current.state.is_final():
+                return current
+            await asyncio.sleep(POLL_S)
+
+
+async def _children(client: PrefectClient, parent: UUID) -> list[UUID]:
+    """Subflow runs, in order of their start."""
+    chosen = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]))
+    runs = await client.read_flow_runs(flow_run_filter=chosen)
+    return [run.id for run in sorted(runs, key=lambda run: str(run.created))]
+
+
+async def _tell(client: PrefectClient, run_id: UUID, seen: int, say: Say) -> int:
+    """Say the lines of a run that were not said yet; return how many there are."""
+    chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]), level=LogFilterLevel(ge_=INFO))
+    lines = await client.read_logs(chosen, limit=PAGE, offset=seen, sort=LogSort.TIMESTAMP_ASC)
+    for line in lines:
+        say(f"{line.timestamp:%H:%M:%S}  {line.message}")
+    return seen + len(lines)

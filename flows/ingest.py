@@ -1,0 +1,50 @@
+"""The ingest flow: rows from outside become a validated, memory-mapped data set named by its content."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from prefect import flow, get_run_logger
+
+import ingest as ingestion
+import recipes
+from flows.settings import home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """A data set on this machine."""
+
+    folder: str
+    digest: str
+    rows: int
+    rejected: dict[str, int]
+
+
+@flow(name="ingest")
+def ingest(recipe: str, source: str | None = None) -> Ingested:
+    """Validate a recipe's rows and write them as Arrow shards.
+
+    Args:
+        recipe: The recipe's module, for example ``recipes.mnist``.
+        source: A file or folder the recipe can read; by default the data that ships.
+
+    Raises:
+        UnknownRecipeError: no such module; the known ones are listed.
+        SourceNotFoundError: ``source`` is not there.
+        AllRowsRejectedError: no row is good; reasons are counted.
+    """
+    log = get_run_logger()
+    loaded = recipes.load(recipe)
+    shelf = home() / "data" / loaded.name
+    incoming = shelf / f"incoming-{uuid4().hex[:8]}"
+    data = ingestion.ingest(loaded.rows(Path(source) if source else None), loaded.schema, incoming)
+    folder = shelf / data.digest.removeprefix("sha256:")[:16]
+    if folder.is_dir():
+        shutil.rmtree(incoming)
+    else:
+        incoming.rename(folder)
+    rejected = dict(data.index.rejected)
+    log.info("%s rows from %s, rejected %s, content %s", len(data), source or "the shipped data", rejected, data.digest)
+    return Ingested(folder=str(folder), digest=data.digest, rows=len(data), rejected=rejected)

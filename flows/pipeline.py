@@ -1,0 +1,277 @@
+"""The pipeline flow: everything, with traffic running, every answer checked, and a fault at the end.
+
+Data → v1 trained, released, deployed; then, while requests keep coming, v2 (the head fine-tuned) and v3 (everything,
+a few steps) as deltas; then a drill: v4, trained on shuffled labels and let through the gate by an explicit word, is
+seen by the monitor and rolled back. Every answer is compared with the oracle of :mod:`flows.proof`.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
+
+import ingest as ingestion
+import monitors
+import recipes
+import registry
+from flows import fleets
+from flows.deploy import Deployed, deploy
+from flows.errors import StageError
+from flows.ingest import Ingested, ingest
+from flows.proof import Oracle
+from flows.release import Released, release
+from flows.rollback import rollback
+from flows.settings import home
+from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
+from flows.traffic import Collector, Traffic
+from flows.train import HELD_OUT, Trained, train
+from flows.watch import metric_store, watch
+from serving.client import Client
+from serving.load import summarize
+
+REQUEST_ROWS = 96
+HEALTHY_SECONDS = 14.0  # of v3's own traffic before the drill: what the detector learns from
+WATCH_SECONDS = 90.0
+SETTLE_SECONDS = 1.0  # around an update: what counts as "in update"
+EVENT_SECONDS = 30.0  # for the automation's own rollback run to come second
+FURTHER_ALARMS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """A version with all that was measured on its way; times in seconds since the epoch."""
+
+    trained: Trained
+    released: Released
+    deployed: Deployed
+    deploy_began: float
+    deploy_ended: float
+    pause: float | None
+
+
+@flow(name="pipeline")
+def pipeline(recipe: str = "recipes.mnist", source: str | None = None, drill: bool = True) -> str:
+    """Run everything for a recipe; needs the stack of ``python -m flows up``.
+
+    Args:
+        recipe: The recipe's module.
+        source: What its rows come from; by default the data that ships.
+        drill: End with a spoiled version that the monitor must catch.
+
+    Returns:
+        The path of the summary, JSON.
+
+    Raises:
+        WrongAnswerError: a worker's answer was not the offline answer of the version it names.
+        StageError: a request failed, or the drill's fault was not caught.
+    """
+    began = time.monotonic()
+    loaded = recipes.load(recipe)
+    data = ingest(recipe, source)
+    seed = _next_seed(loaded.name)
+    first = _first(recipe, data, seed)
+    oracle = _oracle(loaded, data)
+    oracle.add(registry.fetch(f"{loaded.name}/{first.released.version}"))
+    fleet = fleets.started(loaded.name)
+    _check_both_forms(fleet, loaded.name, oracle)
+    made, caught = [first], None
+    with Traffic(fleet, model=loaded.name, oracle=oracle) as traffic, metric_store() as store:
+        with Collector(fleet, store):
+            for plan in ("head", "steps"):
+                made.append(_update(recipe, data, plan, seed, made[-1], oracle))
+            time.sleep(HEALTHY_SECONDS)
+            end_ms = time.time_ns() // 1_000_000
+            start_ms = int(traffic.began_at * 1000)
+            detector = monitors.learn(store, loaded.name, start_ms=start_ms, end_ms=end_ms)
+        if drill:
+            spoiled, caught = _drill(recipe, data, seed, made[-1], oracle, detector)
+            made.append(spoiled)
+    summary = Summary(
+        model=loaded.name,
+        rows=data.rows,
+        rejected=data.rejected,
+        versions=tuple(_row(item, later, traffic) for item, later in zip(made, [*made[1:], None], strict=True)),
+        checked_answers=_checked(traffic, oracle),
+        drill=caught,
+        seconds=time.monotonic() - began,
+    )
+    return _recorded(summary)
+
+
+def _next_seed(model: str) -> int:
+    """The number of the newest version: each run trains other weights, and the same history the same ones."""
+    versions = registry.Server.from_environment().versions(model)
+    return versions[-1].number if versions else 0
+
+
+def _oracle(recipe: recipes.Recipe, data: Ingested) -> Oracle:
+    """Single rows and small groups of rows that no training saw."""
+    _, held_out = ingestion.open(data.folder).split(held_out=HELD_OUT)
+    rows = held_out.take(range(min(REQUEST_ROWS, len(held_out))))
+    names = list(recipe.dynamic)
+    inputs = dict(zip(names, recipe.inputs(rows), strict=True))
+    count = len(next(iter(inputs.values())))
+    requests = [range(index, min(index + 1 + index % 3, count)) for index in range(count)]
+    return Oracle(inputs, requests)
+
+
+def _first(recipe: str, data: Ingested, seed: int) -> _Made:
+    trained = train(recipe, data.folder, plan="full", seed=seed)
+    released = release(recipe, data.folder, trained.folder, run_id=trained.run_id)
+    return _deployed(trained, released, "the first version of a run")
+
+
+def _deployed(trained: Trained, released: Released, reason: str) -> _Made:
+    running = fleets.running(released.model)
+    before = _pause_totals(running) if running else (0.0, 0.0)
+    began = time.time()
+    deployed = deploy(released.model, released.version, reason=reason)
+    ended = time.time()
+    after = _pause_totals(fleets.started(released.model))
+    updates = after[1] - before[1]
+    return _Made(
+        trained=trained,
+        released=released,
+        deployed=deployed,
+        deploy_began=began,
+        deploy_ended=ended,
+        pause=(after[0] - before[0]) / updates if updates > 0 else None,
+    )
+
+
+def _pause_totals(fleet: fleets.Fleet) -> tuple[float, float]:
+    """Seconds of pauses and their number, over all workers since they started."""
+    totals = [0.0, 0.0]
+    for url in fleet.workers:
+        with Client(url, model="") as client:
+            for line in client.metrics().splitlines():
+                for place, name in enumerate(("sum", "count")):
+                    if line.startswith(f"treering_update_pause_seconds_{name}{{"):
+                        totals[place] += float(line.rsplit(" ", 1)[1])
+    return totals[0], totals[1]
+
+
+def _check_both_forms(fleet: fleets.Fleet, model: str, oracle: Oracle) -> None:
+    """JSON and binary tensors: the same answer, and the offline one."""
+    for url in fleet.workers:
+        for index, body in enumerate(oracle.bodies()[:4]):
+            with Client(url, model=model) as client:
+                oracle.check_reply(index, client.infer(body, binary=True), url=url)
+                oracle.check_reply(index, client.infer(body, binary=False), url=url)
+
+
+def _update(recipe: str, data: Ingested, plan: str, seed: int, before: _Made, oracle: Oracle) -> _Made:
+    """The next version, trained from the last one's weights, released and deployed while traffic runs."""
+    trained = train(recipe, data.folder, plan=plan, seed=seed, start=before.trained.folder)
+    released = release(recipe, data.folder, trained.folder, run_id=trained.run_id)
+    oracle.add(registry.fetch(f"{released.model}/{released.version}"))
+    oracle.require_all_different()
+    return _deployed(trained, released, f"retrained by plan '{plan}'")
+
+
+def _drill(
+    recipe: str, data: Ingested, seed: int, before: _Made, oracle: Oracle, detector: monitors.Detector
+) -> tuple[_Made, Drill]:
+    """A spoiled version goes live, is seen, and is taken back; more alarms change nothing."""
+    model = before.released.model
+    folder = home() / "detectors" / model / str(flow_run.id or "local")
+    monitors.save_detector(detector, folder)
+    trained = train(recipe, data.folder, plan="full", seed=seed, shuffled_labels=True)
+    released = release(
+        recipe, data.folder, trained.folder, run_id=trained.run_id, force="a drill: trained on shuffled labels"
+    )
+    oracle.add(registry.fetch(f"{model}/{released.version}"))
+    spoiled = _deployed(trained, released, "a drill")
+    seen = watch(model, str(folder), seconds=WATCH_SECONDS)
+    if seen.alarm_at is None or seen.rollback is None or seen.rollback.action != "rollback":
+        raise StageError(
+            f"the spoiled version {released.version} of '{model}' was not rolled back within {WATCH_SECONDS:.0f} s; "
+            f"found {seen}. Look at the scores in the log of the watch flow."
+        )
+    if seen.suspect != released.root or seen.rollback.live_root != before.released.root:
+        raise StageError(
+            f"the drill rolled back {seen.suspect} to {seen.rollback.live_root}; expected {before.released}"
+        )
+    moved = _further_alarms(model, released.root)
+    return spoiled, Drill(
+        detection_seconds=seen.alarm_at - spoiled.deploy_ended,
+        rollback_seconds=seen.rollback.seconds,
+        score=seen.score,
+        reasons=tuple(seen.reasons),
+        back_at_version=before.released.version,
+        further_alarms=moved[0],
+        moved_by_further_alarms=moved[1],
+    )
+
+
+def _further_alarms(model: str, suspect: str) -> tuple[int, int]:
+    """Alarm again by call, wait for the automation's own run, and count alarms and moves."""
+    entries = len(registry.history(model))
+    for _ in range(FURTHER_ALARMS):
+        rollback(model=model, suspect=suspect, reason="a repeated alarm")
+    deadline = time.monotonic() + EVENT_SECONDS
+    while len(registry.history(model)) <= entries + FURTHER_ALARMS and time.monotonic() < deadline:
+        time.sleep(0.5)
+    later = registry.history(model)[entries:]
+    return len(later), sum(entry.action != "nothing" for entry in later)
+
+
+def _row(made: _Made, later: _Made | None, traffic: Traffic) -> VersionRow:
+    start, end = made.deploy_began - SETTLE_SECONDS, made.deploy_ended + SETTLE_SECONDS
+    until = later.deploy_began - SETTLE_SECONDS if later else time.time()
+    updating, steady = summarize(traffic.between(start, end)), summarize(traffic.between(end, until))
+    return VersionRow(
+        version=made.released.version,
+        plan=made.trained.plan,
+        root=made.released.root,
+        figures=made.released.figures,
+        kind=made.released.kind,
+        full_bytes=made.released.full_bytes,
+        sent_bytes=made.released.stored_bytes,
+        publish_seconds=made.released.publish_seconds,
+        deploy_seconds=made.deployed.seconds,
+        update_pause_seconds=made.pause,
+        p50_seconds=steady.p50_s if steady.requests else None,
+        p99_seconds=steady.p99_s if steady.requests else None,
+        p50_update_seconds=updating.p50_s if updating.requests else None,
+        p99_update_seconds=updating.p99_s if updating.requests else None,
+        requests=steady.requests + updating.requests,
+        failed_requests=steady.failed + updating.failed,
+    )
+
+
+def _checked(traffic: Traffic, oracle: Oracle) -> int:
+    """The number of answers, all right.
+
+    Raises:
+        WrongAnswerError: one was not.
+        StageError: a request failed.
+    """
+    failed = [shot for shot in traffic.shots if shot.reply is None]
+    if failed:
+        raise StageError(
+            f"{len(failed)} of {len(traffic.shots)} requests failed, expected none; the first: {failed[0]}"
+        )
+    return sum(oracle.check(traffic.shots).values())
+
+
+def _recorded(summary: Summary) -> str:
+    """The summary as a file, a Prefect artifact, and a run in MLflow."""
+    get_run_logger().info("summary\n%s", as_text(summary))
+    text = as_markdown(summary)
+    create_markdown_artifact(text, key=f"pipeline-{summary.model}", description="what the pipeline measured")
+    folder = home() / "runs" / summary.model / f"pipeline-{flow_run.id or 'local'}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.md").write_text(text, "utf-8")
+    path = folder / "summary.json"
+    path.write_text(json.dumps(summary.as_dict(), indent=1), "utf-8")
+    server = registry.Server.from_environment()
+    run_id = server.start_run(summary.model, name="pipeline", tags={"treering.flow_run": str(flow_run.id)})
+    server.log(run_id, metrics=as_metrics(summary))
+    for file in (folder / "summary.md", path):
+        server.attach(run_id, file)
+    server.end_run(run_id, status="FINISHED")
+    return str(path)

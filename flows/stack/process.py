@@ -1,0 +1,186 @@
+"""One background process of the stack: started detached, remembered by pid and start time, stopped for sure.
+
+A record under ``stack/`` in the state folder says what was started; a process counts as ours only while a process
+with that pid *and* that start time lives, so that a reused pid is never signalled.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from flows.errors import PortInUseError, StackError
+
+START_S = 120.0
+STOP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What to start: a command, its environment, and how one sees that it is ready."""
+
+    name: str
+    command: tuple[str, ...]
+    url: str
+    ready: Callable[[], bool]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What was started."""
+
+    name: str
+    pid: int
+    created: float
+    url: str
+    log: str
+
+    def process(self) -> psutil.Process | None:
+        """The living process, or None."""
+        try:
+            process = psutil.Process(self.pid)
+            alive = abs(process.create_time() - self.created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return process if alive else None
+
+
+def answers(url: str) -> bool:
+    """Whether a GET succeeds."""
+    try:
+        return httpx.get(url, timeout=2.0, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def records(home: Path) -> list[Record]:
+    """Everything that was started from this state folder and not stopped, in order of starting."""
+    found = [Record(**json.loads(file.read_text())) for file in (home / "stack").glob("*.process.json")]
+    return sorted(found, key=lambda record: record.created)
+
+
+def find(home: Path, name: str) -> Record | None:
+    """The record of a living process of that name."""
+    record = next((record for record in records(home) if record.name == name), None)
+    return record if record is not None and record.process() is not None else None
+
+
+def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
+    """Start a service that is not running yet; it is not ready when this returns.
+
+    Args:
+        service: What to start.
+        home: The state folder.
+        port: Where it will listen; checked to be free first.
+
+    Raises:
+        PortInUseError: another program listens there.
+    """
+    running = find(home, service.name)
+    if running is not None:
+        return running
+    if port is not None:
+        _refuse_taken(service.name, port)
+    folder = home / "stack"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{service.name}.log"
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            service.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(service.environment),
+            start_new_session=True,
+        )
+    record = Record(
+        name=service.name,
+        pid=process.pid,
+        created=psutil.Process(process.pid).create_time(),
+        url=service.url,
+        log=str(log),
+    )
+    (folder / f"{service.name}.process.json").write_text(json.dumps(asdict(record)))
+    return record
+
+
+def _refuse_taken(name: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise PortInUseError(name, port, _holder(port)) from None
+
+
+def _holder(port: int) -> str:
+    """Who listens on a port, as far as this user may see."""
+    for connection in psutil.net_connections("tcp"):
+        if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+            return f"process {connection.pid}" if connection.pid else "another user's program"
+    return "another program"
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_ready(service: Service, record: Record, *, timeout_s: float = START_S) -> None:
+    """Return when a service is ready.
+
+    Raises:
+        StackError: it ended, or was not ready in time; the end of its log is shown.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if service.ready():
+            return
+        if record.process() is None:
+            raise StackError(f"{service.name} ended while starting. The end of {record.log}:\n{tail(record)}")
+        time.sleep(0.1)
+    raise StackError(f"{service.name} is not ready after {timeout_s:.0f} s. The end of {record.log}:\n{tail(record)}")
+
+
+def tail(record: Record, lines: int = 15) -> str:
+    """The end of a process's log."""
+    try:
+        return "\n".join(Path(record.log).read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return "(no log)"
+
+
+def stop(record: Record, home: Path) -> None:
+    """End a process and its group: SIGTERM, then SIGKILL; forget its record."""
+    process = record.process()
+    if process is not None:
+        _signal_group(record.pid, signal.SIGTERM)
+        psutil.wait_procs([process], timeout=STOP_S)
+        _signal_group(record.pid, signal.SIGKILL)
+        psutil.wait_procs([process], timeout=STOP_S)
+    (home / "stack" / f"{record.name}.process.json").unlink(missing_ok=True)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it ended meanwhile
+        os.killpg(pid, number)
+
+
+def start_all(services: Sequence[tuple[Service, int | None]], home: Path, *, say: Callable[[str], None]) -> None:
+    """Start several services at once and wait for each; what runs already is left as it is."""
+    started = [(service, launch(service, home, port=port)) for service, port in services]
+    for service, record in started:
+        wait_ready(service, record)
+        say(f"  {service.name:<18} {service.url}")

@@ -1,0 +1,90 @@
+"""Traffic and collection beside a pipeline: a load generator and a monitor's scraping, each in a thread.
+
+``Traffic`` keeps sending requests until its block ends and keeps every answer; ``Collector`` scrapes the workers into
+the metric store, so that there is a healthy stretch to learn a detector from.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from flows.fleets import Fleet
+from flows.proof import Oracle
+from flows.watch import INTERVAL_S
+from monitors import Listeners, MetricStore, MonitorError, Watch
+from serving.load import Shot, run_load
+
+MAX_REQUESTS = 1_000_000
+MAX_SECONDS = 900.0
+RATE_PER_S = 60.0  # of a rate that two workers on two busy cores carry with room to spare
+
+
+class Traffic:
+    """Open-loop requests at a fixed rate from entering the block to leaving it."""
+
+    def __init__(self, fleet: Fleet, *, model: str, oracle: Oracle) -> None:
+        self.began_at = time.time()
+        self._shots: list[Shot] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(fleet, model, oracle), name="traffic", daemon=True)
+
+    def _run(self, fleet: Fleet, model: str, oracle: Oracle) -> None:
+        self._shots = run_load(
+            fleet.workers,
+            model=model,
+            requests=oracle.bodies(),
+            max_requests=MAX_REQUESTS,
+            max_seconds=MAX_SECONDS,
+            rate_per_s=RATE_PER_S,
+            stop=self._stop,
+        )
+
+    def __enter__(self) -> "Traffic":
+        self.began_at = time.time()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def shots(self) -> Sequence[Shot]:
+        """Every request; complete once the block has ended."""
+        return self._shots
+
+    def between(self, start_at: float, end_at: float) -> list[Shot]:
+        """Requests that left in a span of time (seconds since the epoch)."""
+        return [shot for shot in self._shots if start_at <= self.began_at + shot.started_s < end_at]
+
+
+class Collector:
+    """Scrapes the workers into a store, judging nothing, while its block runs."""
+
+    def __init__(self, fleet: Fleet, store: MetricStore) -> None:
+        self._faults: list[MonitorError] = []
+        listeners = Listeners(on_alarm=lambda _: None, on_fault=self._faults.append)
+        self._watch = Watch(workers=fleet.workers, store=store, listeners=listeners)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch.run, args=(self._stop,), kwargs={"interval_s": INTERVAL_S}, name="collector", daemon=True
+        )
+
+    def __enter__(self) -> "Collector":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._watch.close()
+
+    @property
+    def faults(self) -> Sequence[MonitorError]:
+        """What could not be scraped or stored."""
+        return self._faults
