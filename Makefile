@@ -1,0 +1,62 @@
+# The tasks of this repository; CI calls the same ones. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PORTS ?= usual
+TESTS ?= tests
+
+.PHONY: help demo test check lint types imports proto bench up down clean lock system-deps
+
+help:  ## list the tasks
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "Python is $$($(PYTHON) --version 2>&1), expected 3.11 to 3.13: make PYTHON=python3.11 …"; exit 1; }
+	@command -v g++ >/dev/null || { echo "g++ is missing; expected a C++ compiler: apt-get install g++"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+system-deps:  ## with SYSTEM_DEPS=1 and root: install victoria-metrics; otherwise say what is missing
+	@bash deploy/system-deps.sh
+
+demo: $(STAMP) system-deps  ## run the whole pipeline and show what it measured (KEEP=1 leaves the stack running)
+	$(BIN)/python -m flows demo --ports $(PORTS) $(if $(KEEP),--keep)
+
+up: $(STAMP) system-deps  ## start the local stack
+	$(BIN)/python -m flows up --ports $(PORTS)
+
+down: $(STAMP)  ## stop the local stack
+	$(BIN)/python -m flows down
+
+test: $(STAMP) system-deps  ## run every test (TESTS=tests/ckpt runs some)
+	$(BIN)/python -m pytest $(TESTS)
+
+check: lint types imports  ## lint, types, import rule, generated code
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+proto: $(STAMP)  ## generate the protobuf code again
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
+
+bench: $(STAMP)  ## time and memory of each stage of the pipeline
+	$(BIN)/python -m benchmarks pipeline --json benchmarks/results/pipeline.json
+
+lock: $(STAMP)  ## write requirements.lock from what is installed
+	@{ sed '/^[^#]/,$$d' requirements.lock; $(BIN)/python -m pip freeze | sed 's/+cpu//'; } > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+
+clean:  ## remove the environment and the state folder
+	rm -rf $(VENV) .treering
