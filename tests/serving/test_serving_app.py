@@ -377,6 +377,39 @@ def test_the_request_of_a_client_that_left_is_not_computed(rig: Any, play: Play)
     play(scenario)
 
 
+def test_a_request_for_a_version_is_not_answered_by_the_one_that_follows_it(rig: Any, tiny: Any, play: Play) -> None:
+    async def scenario() -> None:
+        async with rig() as r:
+            folder, root = r.shelf.put("v2", tiny.tensors(2))
+            await r.updater.stage(folder, root=root, version="2")
+            leave, running = threading.Event(), threading.Event()
+
+            def hold() -> None:
+                running.set()
+                assert leave.wait(timeout=30)
+
+            r.program.gate = hold
+            headers, body = encode_request({"x": X})
+            path = "/v2/models/tiny/versions/1/infer"
+            first = asyncio.create_task(r.http.post(path, headers=headers, content=body))
+            await asyncio.to_thread(running.wait, 30)
+            second = asyncio.create_task(r.http.post(path, headers=headers, content=body))
+            while not r.batcher._queue:
+                await asyncio.sleep(0)
+            flip = asyncio.create_task(r.updater.flip(root))
+            for _ in range(5):  # the exchange is now in line behind the running batch, before the next one
+                await asyncio.sleep(0)
+            leave.set()
+            await flip
+
+            answered = await first
+            assert (answered.status_code, decode_reply(answered.headers, answered.content).version) == (200, "1")
+            assert (await second).status_code == 404
+            assert "version '2' live" in (await second).json()["error"]
+
+    play(scenario)
+
+
 async def _post_and_leave(r: Any, headers: dict[str, str], body: bytes) -> None:
     """Send a request by hand and disconnect once it waits; nothing may be sent back."""
     messages = [{"type": "http.request", "body": body, "more_body": False}, {"type": "http.disconnect"}]
