@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from serving.child import Child, Target
 from serving.control import Root, answer_errors
+from serving.errors import StartError
 from serving.fleet import Fleet
 from serving.guard import Guarded
 from serving.protocol import Json
@@ -58,11 +59,11 @@ def run_fleet(
 
     Raises:
         SourceError: The alias cannot be resolved or fetched.
-        StartError: A worker ended before it was ever ready.
+        StartError: The state folder cannot be made, or a worker ended before it was ever ready.
     """
     desired = source.resolve(name, alias)
     first = Target(desired=desired, folder=source.fetch(desired))
-    state_folder.mkdir(parents=True, exist_ok=True)
+    state_folder = _make_folder(state_folder)
     worker_token = token or secrets.token_urlsafe(32)
     children = [
         Child(index, listener=worker, model=name, token=worker_token, scratch=state_folder / f"worker-{index}")
@@ -72,6 +73,14 @@ def run_fleet(
     fleet = Fleet(children, source=source, name=name, alias=alias, first=first, status_file=status_file)
     server = make_server(Guarded(build_fleet_app(fleet), token=token, paths=("/converge", "/undo")))
     asyncio.run(_run(fleet, children=children, server=server, listener=listener))
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"state folder '{folder}'", found=str(error), expected="a folder to write to") from error
+    return folder.resolve()
 
 
 def build_fleet_app(fleet: Fleet) -> FastAPI:

@@ -1,7 +1,7 @@
 """HTTP listening, the same for a worker and a fleet: a port taken early, and uvicorn without its signal handlers.
 
-uvicorn re-raises the signal that stopped it, which would turn a clean drain into death by SIGTERM; here the process
-that owns the server says when it stops, and exits with 0.
+uvicorn would put handlers of its own over the process's and stop listening at the first signal; here the process that
+owns the server says when: a worker is first not ready, a fleet first drains its workers.
 """
 
 import contextlib

@@ -245,6 +245,7 @@ class Shop:
     """Real released versions 1, 2, 3 of ``mini`` in the layout of ``FolderSource``, and the oracle."""
 
     folder: Path
+    net: Net
     roots: dict[str, str]
     images: Tensor
     oracle: dict[str, list[dict[int, bytes]]]  # root → row → bucket → bytes of the logits
@@ -281,7 +282,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         roots[str(version)] = root
         oracle[root] = offline(program.bind(state), images)
     FolderSource(folder).point("mini", alias="champion", version="1")
-    yield Shop(folder, roots, images, oracle)
+    yield Shop(folder, net, roots, images, oracle)
     torch.set_num_threads(threads)
 
 

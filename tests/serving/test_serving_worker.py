@@ -13,7 +13,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 
+import ckpt
+import compiler
 from serving.client import Client, encode_request
 from serving.errors import CallError
 from serving.load import run_load, summarize
@@ -112,8 +115,6 @@ def test_a_corrupt_checkpoint_is_refused_while_the_old_one_answers(
 def test_what_is_not_the_release_that_was_asked_for_is_refused(
     lie: str, worker_url: str, shop: Any, tiny: Any, tmp_path: Path
 ) -> None:
-    import ckpt
-
     folder, root = tmp_path / "copy", shop.roots["2"]
     shutil.copytree(shop.checkpoint("2"), folder)
     if lie == "wrong root":
@@ -133,6 +134,30 @@ def test_what_is_not_the_release_that_was_asked_for_is_refused(
 
         assert caught.value.status_code == 409
         assert client.standing().staged_root is None
+        assert shop.is_exact(client.infer(inputs_of(shop, range(1))), range(1))
+
+
+def test_a_swapped_program_is_refused_though_it_is_a_valid_one(
+    worker_url: str, shop: Any, tiny: Any, tmp_path: Path
+) -> None:
+    """Same inputs, outputs and tensors, another function: only the manifest's digest of the attachment can tell."""
+
+    class Other(type(shop.net)):  # type: ignore[misc]
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.head(torch.tanh(self.bn(self.conv(image))).flatten(1))
+            return logits
+
+    dim = compiler.Dim(name="rows", max=32)
+    program = compiler.compile(Other().eval(), (shop.images[:2],), dynamic={"image": {0: dim}}, backend="eager")
+    folder = tmp_path / "copy"
+    shutil.copytree(shop.checkpoint("2"), folder)
+    shutil.rmtree(folder / "program")
+    program.save(folder / "program")
+
+    with client_of(worker_url, tiny.token) as client:
+        with pytest.raises(CallError, match=r"attachment 'program/program\.pb'"):
+            client.stage(folder, root=shop.roots["2"], version="2")
+
         assert shop.is_exact(client.infer(inputs_of(shop, range(1))), range(1))
 
 
