@@ -45,7 +45,7 @@ ATEN: Final = frozenset(
     mean.default mean.dim sum.default sum.dim_IntList amax.default amin.default max.dim min.dim
     argmax.default argmin.default var.correction std.correction prod.dim_int cumsum.default any.dim all.dim
     topk.default linalg_vector_norm.default logsumexp.default
-    view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int permute.default
+    reshape.default view.default _unsafe_view.default flatten.using_ints unflatten.int permute.default
     transpose.int t.default unsqueeze.default squeeze.default squeeze.dim squeeze.dims expand.default repeat.default
     slice.Tensor select.int narrow.default cat.default stack.default split.Tensor split_with_sizes.default
     chunk.default unbind.int gather.default index_select.default flip.default roll.default

@@ -11,13 +11,11 @@ can run on, and again with a second checkpoint in which every weight is changed,
 that a backend baked into its code gives itself away there.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from compiler.definition import Definition
 from compiler.dynamic import resize
@@ -26,6 +24,7 @@ from compiler.report import Figure
 from compiler.runner import Runner
 from compiler.verification.inputs import KINDS, sizes_to_try
 from compiler.verification.perturbation import perturb
+from compiler.verification.reference import outputs_of, reference_of
 
 __all__ = ["verify"]
 
@@ -55,9 +54,9 @@ def verify(
     for checkpoint, subject in (("given", model), ("perturbed", perturb(model))):
         state = subject.state_dict()
         runners = {backend: bind(state, backend) for backend in backends}
-        exact = copy.deepcopy(subject).double()
+        exact = reference_of(subject)
         for sizes, kind, inputs in _inputs(definition, example_inputs):
-            eager, reference = _outputs(subject, inputs), _outputs(exact, [_widened(tensor) for tensor in inputs])
+            eager, reference = outputs_of(subject, inputs), exact(inputs)
             for backend, runner in runners.items():
                 error, eager_error, bound = _worst(runner(*inputs), eager, reference)
                 figures.append(
@@ -85,15 +84,6 @@ def _inputs(
         resized = [resize(tensor, at, sizes) for tensor, at in zip(example_inputs, axes, strict=True)]
         for kind, vary in KINDS.items():
             yield sizes, kind, [vary(tensor, generator) for tensor in resized]
-
-
-def _outputs(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
-    with torch.no_grad():
-        return [leaf for leaf in pytree.tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _worst(found: Sequence[Tensor], eager: Sequence[Tensor], reference: Sequence[Tensor]) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""Models and programs that the compiler's tests share. One AOTInductor build (about 15 s) serves the whole session."""
+"""Models and programs that the compiler's tests share. One AOTInductor build (about 15 s) serves them all."""
 
 from collections.abc import Callable, Iterator
 

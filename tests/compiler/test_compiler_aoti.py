@@ -1,6 +1,8 @@
 """Native code whose constants stay outside: small ones really swap, arenas may be shared, and faults are clear."""
 
 import os
+import pickle
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import shared_memory
@@ -264,3 +266,25 @@ def test_a_spoiled_cache_entry_is_not_used(tmp_path: Path) -> None:
     entry.write_bytes(b"other")
 
     assert cache.find(tmp_path, "key") is None
+
+
+def test_nothing_is_unpickled_from_folder_to_answer(
+    aoti_program: compiler.Program, residual_net: Callable[..., nn.Module], images: Tensor, tmp_path: Path
+) -> None:
+    found: list[str] = []
+    listening = True
+
+    def listen(event: str, arguments: object) -> None:
+        if listening and event == "pickle.find_class":
+            found.append(str(arguments))
+
+    sys.addaudithook(listen)
+    pickle.loads(pickle.dumps(Path))  # noqa: S301 (our own bytes: proves that the hook is live)
+    assert len(found) == 1
+
+    loaded = compiler.load(aoti_program.save(tmp_path / "program"))
+    for backend in ("aoti", "eager"):
+        loaded.bind(residual_net(1).state_dict(), backend=backend)(images)
+    listening = False
+
+    assert len(found) == 1

@@ -16,6 +16,7 @@ from compiler.specs import Dim
 from compiler.verification import verify
 from compiler.verification.inputs import KINDS, sizes_to_try
 from compiler.verification.perturbation import perturb
+from compiler.verification.reference import reference_of
 
 
 def test_every_size_kind_and_checkpoint_is_measured(eager_program: compiler.Program) -> None:
@@ -162,3 +163,35 @@ def test_a_model_with_indices_verifies() -> None:
 
     assert all(math.isfinite(figure.error) for figure in program.report.figures)
     assert program.outputs[0].dims == ("batch", "length", None)
+
+
+def test_the_reference_stays_in_float64_where_the_model_says_float() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            bias = (1.0 - mask[:, None, None, :].float()) * -1e4
+            return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=bias)
+
+    x = torch.randn(8, 4, 16, 8, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(8, 16, dtype=torch.int64)
+    weights = (x.double() @ x.double().transpose(2, 3) / 8**0.5).softmax(-1)
+
+    (found,) = reference_of(Masked().eval())([x, mask])
+
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, weights @ x.double(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_view_that_holds_for_some_strides_only_is_compiled_as_a_reshape() -> None:
+    class Attends(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            heads = x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2)
+            attended = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+            return attended.transpose(1, 2).reshape(x.shape)
+
+    dims = {"x": {0: Dim(name="batch", max=4), 1: Dim(name="length", max=9)}}
+
+    program = compiler.compile(Attends().eval(), (torch.randn(2, 5, 8),), dynamic=dims, backend="eager")
+
+    operators = [node.operator for node in program.definition.nodes]
+    assert operators.count("aten.reshape.default") == 2
+    assert not [name for name in operators if "view" in name]
