@@ -57,7 +57,7 @@ def _up(options: argparse.Namespace) -> int:
     from flows import deployments  # Prefect reads its settings when it is imported: only now are they right
 
     deployments.register()
-    stack.start_worker(home, addresses, say=_say)
+    stack.start_worker(home, addresses, before=deployments.settle, say=_say)
     _say("Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/default'")
     return 0
 

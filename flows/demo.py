@@ -48,7 +48,7 @@ def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> dict[str
     from flows import deployments, following
 
     deployments.register()
-    stack.start_worker(home, addresses, say=say)
+    stack.start_worker(home, addresses, before=deployments.settle, say=say)
     _say_addresses(home, addresses, say)
     say("Running deployment 'pipeline/default'")
     finished = following.run("pipeline/default", {"recipe": recipe}, say=say)

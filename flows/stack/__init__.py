@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from flows.stack import fleet, mlflow, prefect_server, prefect_worker, victoria
 from flows.stack.environment import Addresses, choose, forget, inherited, read, variables
-from flows.stack.process import Record, Service, records, start_all, stop
+from flows.stack.process import Record, Service, end_strays, find, records, start_all, stop
 
 __all__ = ["Addresses", "Record", "down", "fleet", "inherited", "read", "records", "start_worker", "up", "variables"]
 
@@ -55,10 +55,13 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
         return addresses
 
 
-def start_worker(home: Path, addresses: Addresses, *, say: Say) -> None:
-    """Start the Prefect worker; its pool must exist."""
+def start_worker(home: Path, addresses: Addresses, *, before: Callable[[], object], say: Say) -> None:
+    """Start the Prefect worker, if it is not running; its pool must exist. ``before`` runs just before a start."""
     with _alone(home):
-        start_all([(prefect_worker.service(home, addresses), None)], home, say=say)
+        service = prefect_worker.service(home, addresses)
+        if find(home, service.name) is None:
+            before()
+        start_all([(service, None)], home, say=say)
 
 
 def down(home: Path, *, say: Say) -> None:
@@ -67,6 +70,9 @@ def down(home: Path, *, say: Say) -> None:
         for record in reversed(records(home)):
             stop(record, home)
             say(f"  {record.name:<18} stopped")
+        strays = end_strays(home)
+        if strays:
+            say(f"  {strays} flow runs or other processes ended with it")
         forget(home)
 
 

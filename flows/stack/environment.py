@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flows.settings import REPOSITORY
-from flows.stack.process import free_port
+from flows.stack.process import STACK_VARIABLE, free_port
 
 DEFAULT_PORTS = {"mlflow": 5000, "prefect": 4200, "victoria-metrics": 8428}
 ADDRESSES = "addresses.json"
@@ -80,4 +80,5 @@ def inherited(home: Path, addresses: Addresses, **more: str) -> Mapping[str, str
     """The environment of a process of the stack: the caller's, the stack's variables, its own, this Python first."""
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
     python_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **variables(home, addresses), "PATH": path, "PYTHONPATH": python_path, **more}
+    own = {STACK_VARIABLE: str(home), "PATH": path, "PYTHONPATH": python_path}
+    return {**os.environ, **variables(home, addresses), **own, **more}

@@ -20,8 +20,13 @@ import psutil
 
 from flows.errors import PortInUseError, StackError
 
+STACK_VARIABLE = "TREERING_STACK"
 START_S = 120.0
 STOP_S = 20.0
+
+
+# Children outlive the call on purpose; kept here so that the interpreter does not complain of them.
+_DETACHED: "list[subprocess.Popen[bytes]]" = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,7 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
             env=dict(service.environment),
             start_new_session=True,
         )
+    _DETACHED.append(process)
     record = Record(
         name=service.name,
         pid=process.pid,
@@ -171,6 +177,29 @@ def stop(record: Record, home: Path) -> None:
         _signal_group(record.pid, signal.SIGKILL)
         psutil.wait_procs([process], timeout=STOP_S)
     (home / "stack" / f"{record.name}.process.json").unlink(missing_ok=True)
+
+
+def end_strays(home: Path) -> int:
+    """End whatever processes of this stack still live, such as flow runs whose worker was killed; return how many.
+
+    They are known by the variable ``TREERING_STACK`` that every process of the stack inherits.
+    """
+    strays = [process for process in psutil.process_iter() if _belongs(process, home)]
+    for process in strays:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(strays, timeout=STOP_S)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return len(strays)
+
+
+def _belongs(process: psutil.Process, home: Path) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get(STACK_VARIABLE) == str(home)
+    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+        return False
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

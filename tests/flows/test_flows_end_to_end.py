@@ -1,0 +1,255 @@
+"""The whole pipeline with real servers and processes, by the command that a user types; then misused.
+
+One stack serves the whole module: MLflow, Prefect, its worker, VictoriaMetrics where installed, a fleet of two.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+import ckpt
+import registry
+from registry.server import Server
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@dataclass(frozen=True)
+class Stack:
+    home: Path
+    environment: dict[str, str]
+    summary: dict[str, Any]
+    output: str
+
+    def flows(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.run(sys.executable, "-m", "flows", *arguments)
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    def api(self, path: str, body: dict[str, Any]) -> Any:
+        answer = httpx.post(f"{self.environment['PREFECT_API_URL']}{path}", json=body, timeout=30.0)
+        answer.raise_for_status()
+        return answer.json()
+
+    @property
+    def server(self) -> Server:
+        return Server(uri=self.environment["MLFLOW_TRACKING_URI"], home=self.home)
+
+
+def variables(text: str) -> dict[str, str]:
+    lines = (line.removeprefix("export ").partition("=") for line in text.splitlines())
+    return {name: value.strip("'") for name, _, value in lines if name != "PATH"}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    home = tmp_path_factory.mktemp("home")
+    own = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_", "TREERING_"))}
+    environment = {**own, "TREERING_HOME": str(home)}
+    command = [sys.executable, "-m", "flows"]
+    demo = [
+        *command,
+        "demo",
+        "--recipe",
+        "recipes.wine",
+        "--ports",
+        "free",
+        "--keep",
+        "--json",
+        str(home / "summary.json"),
+    ]
+    try:
+        done = subprocess.run(
+            demo, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=500
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        shell = subprocess.run(
+            [*command, "env"], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
+        )
+        yield Stack(
+            home=home,
+            environment=environment | variables(shell.stdout),
+            summary=json.loads((home / "summary.json").read_text()),
+            output=done.stdout,
+        )
+    finally:
+        subprocess.run([*command, "down"], cwd=REPOSITORY, env=environment, check=True, timeout=120)
+        assert [process for process in psutil.process_iter() if str(home) in _environment(process)] == []
+
+
+def _environment(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("TREERING_STACK", "")
+    except (psutil.Error, OSError):
+        return ""
+
+
+def test_four_versions_were_made_and_no_request_failed(stack: Stack) -> None:
+    rows = stack.summary["versions"]
+
+    assert [row["plan"] for row in rows] == ["full", "head", "steps", "full"]
+    assert [row["kind"] for row in rows] == ["full", "delta", "delta", "delta"]
+    assert all(row["failed_requests"] == 0 for row in rows)
+    assert all(row["sent_bytes"] < row["full_bytes"] / 50 for row in rows[1:])
+    assert all(row["update_pause_seconds"] > 0 for row in rows[1:])
+    assert stack.summary["checked_answers"] > 500
+    assert len({row["root"] for row in rows}) == 4
+
+
+def test_the_fault_was_seen_and_rolled_back_once(stack: Stack) -> None:
+    drill = stack.summary["drill"]
+    entries = registry.history("wine", server=stack.server)
+    spoiled = stack.summary["versions"][3]["root"]
+
+    assert drill["score"] > 1
+    assert drill["back_at_version"] == 3
+    assert drill["moved_by_further_alarms"] == 0
+    assert [entry.action for entry in entries if entry.action != "nothing"] == ["promote"] * 4 + ["rollback"]
+    assert entries[4].quarantined == spoiled
+    assert "anomaly score" in entries[4].reason
+    assert entries[4].flow_run is not None
+
+
+def test_the_event_started_a_rollback_that_found_nothing_to_do(stack: Stack) -> None:
+    runs = stack.api("/flow_runs/filter", {"flows": {"name": {"any_": ["rollback"]}}})
+
+    by_event = [run for run in runs if run["deployment_id"]]
+
+    assert len(by_event) == 1
+    assert by_event[0]["state_type"] == "COMPLETED"
+    assert by_event[0]["parameters"]["event"]["suspect_root"] == stack.summary["versions"][3]["root"]
+
+
+def test_the_fleet_serves_what_the_alias_names(stack: Stack) -> None:
+    (line,) = [line for line in stack.output.splitlines() if "fleet-wine" in line]
+    status = httpx.get(line.split()[1]).json()
+
+    good = stack.summary["versions"][2]["root"]
+    assert status["converged"]
+    assert {worker["root"] for worker in status["workers"]} == {good}
+    assert len(status["workers"]) == 2
+    assert registry.resolve("wine@champion", server=stack.server).root == good
+    assert stack.server.alias("wine", "champion") == 3
+
+
+def test_each_version_is_fetched_and_proved_from_nothing(stack: Stack, tmp_path: Path) -> None:
+    for row in stack.summary["versions"]:
+        folder = registry.fetch(f"wine/{row['version']}", cache=tmp_path, server=stack.server)
+        assert ckpt.verify(folder, root=row["root"]).ok
+
+
+def test_versions_carry_their_program_and_where_they_come_from(stack: Stack) -> None:
+    versions = stack.server.versions("wine")
+
+    programs = {version.tags["treering.program"] for version in versions}
+
+    assert len(programs) == 1
+    assert all(version.tags["treering.flow_run"] for version in versions)
+    assert versions[3].tags["treering.forced"].startswith("a drill")
+    assert "treering.quarantined" in versions[3].tags
+
+
+def test_status_lists_every_process_of_the_stack(stack: Stack) -> None:
+    done = stack.flows("status", "--json")
+
+    names = {row["name"] for row in json.loads(done.stdout) if row["running"]}
+    assert done.returncode == 0
+    assert {"mlflow", "prefect", "prefect-worker", "fleet-wine"} <= names
+
+
+def test_a_second_up_finds_everything_running(stack: Stack) -> None:
+    before = {row["name"]: row["pid"] for row in json.loads(stack.flows("status", "--json").stdout)}
+    own = {
+        key: value for key, value in stack.environment.items() if key not in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+    }
+
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "up"], cwd=REPOSITORY, env=own, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert {row["name"]: row["pid"] for row in json.loads(stack.flows("status", "--json").stdout)} == before
+
+
+# --- misuse: each runs a flow in this process's stack and must fail with a clear word, leaving everything as it was ---
+
+MISUSES = {
+    "unknown recipe": (
+        "from flows.ingest import ingest; ingest('recipes.nothing')",
+        "UnknownRecipeError",
+    ),
+    "missing data file": (
+        "from flows.ingest import ingest; ingest('recipes.wine', source='/nowhere.csv')",
+        "SourceNotFoundError",
+    ),
+    "a version that does not exist": (
+        "from flows.deploy import deploy; deploy('wine', 99)",
+        "'wine/99' names no version: found versions 1, 2, 3, 4",
+    ),
+    "a quarantined version": (
+        "from flows.deploy import deploy; deploy('wine', 4)",
+        "is quarantined",
+    ),
+    "a model nobody deployed": (
+        "from flows.watch import watch; watch('nobody', '/nowhere')",
+        "no fleet serves 'nobody'",
+    ),
+    "a rollback of nothing": (
+        "from flows.rollback import rollback; rollback()",
+        "rollback needs model and suspect",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_misuse_is_answered_clearly_and_changes_nothing(name: str, stack: Stack) -> None:
+    code, words = MISUSES[name]
+    before = registry.history("wine", server=stack.server)
+
+    done = stack.run(sys.executable, "-c", code)
+
+    assert done.returncode == 1
+    assert words in done.stderr.splitlines()[-1]
+    assert registry.history("wine", server=stack.server) == before
+
+
+def test_weights_below_the_gate_are_held_back(stack: Stack) -> None:
+    code = """
+from flows.ingest import ingest
+from flows.train import train
+from flows.release import release
+data = ingest("recipes.wine")
+spoiled = train("recipes.wine", data.folder, plan="full", seed=5, shuffled_labels=True)
+release("recipes.wine", data.folder, spoiled.folder, backend="eager")
+"""
+
+    done = stack.run(sys.executable, "-c", code)
+
+    assert done.returncode == 1
+    assert "GateError: 'wine' is not released: accuracy is" in done.stderr
+    assert len(stack.server.versions("wine")) == 4
+
+
+def test_a_wrong_request_is_told_what_is_wrong(stack: Stack) -> None:
+    (line,) = [line for line in stack.output.splitlines() if "fleet-wine" in line]
+    url = httpx.get(line.split()[1]).json()["workers"][0]["url"]
+    body = {"inputs": [{"name": "input", "shape": [1, 12], "datatype": "FP32", "data": [0.0] * 12}]}
+
+    answer = httpx.post(f"{url}/v2/models/wine/infer", json=body)
+
+    assert answer.status_code == 400
+    assert "12" in answer.json()["error"]
+    assert "13" in answer.json()["error"]

@@ -1,0 +1,269 @@
+"""The parts of the flows that decide or render: the oracle, the summary, processes, settings."""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import ckpt
+import compiler
+from flows import stack
+from flows.__main__ import main
+from flows.errors import PortInUseError, StackError, WrongAnswerError
+from flows.proof import Oracle
+from flows.stack import environment, fleet
+from flows.stack.process import Service, end_strays, find, launch, records, stop, wait_ready
+from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
+from serving.client import Reply
+from serving.load import Shot
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two versions of a small model, with their program, as the release flow writes them."""
+    folder = tmp_path_factory.mktemp("releases")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    dynamic = {"input": {0: compiler.Dim(name="rows", max=32)}}
+    program = compiler.compile(model, (torch.randn(3, 4),), dynamic=dynamic, backend="eager")
+    saved = program.save(folder / "program")
+    made = []
+    for number in (1, 2):
+        state = {name: tensor + 0.1 * number for name, tensor in model.state_dict().items()}
+        files = {f"program/{file.name}": file for file in saved.iterdir()}
+        ckpt.save(state, folder / f"v{number}", attachments=files)
+        made.append(folder / f"v{number}")
+    return made
+
+
+@pytest.fixture
+def oracle(releases: list[Path]) -> Oracle:
+    made = Oracle({"input": torch.randn(6, 4)}, [range(1), range(1, 4), range(4, 6)])
+    for folder in releases:
+        made.add(folder)
+    return made
+
+
+def shot(folder: Path, oracle: Oracle, request: int, *, bucket: int = 4, change: float = 0.0) -> Shot:
+    """What a worker answers, computed here by itself."""
+    program = compiler.load(folder / "program")
+    with ckpt.open(folder) as checkpoint:
+        runner = program.bind({name: checkpoint[name] for name in checkpoint})
+        root = checkpoint.root
+    rows = torch.from_numpy(np.array(oracle.bodies()[request]["input"]))
+    padded = torch.zeros(bucket, 4)
+    padded[: len(rows)] = rows
+    (output,) = runner(padded)
+    outputs = {program.outputs[0].name: output[: len(rows)].numpy() + np.float32(change)}
+    reply = Reply(outputs=outputs, root=root, version="1", bucket=bucket, generation=1, id=None)
+    return Shot(request=request, url="http://worker", started_s=0.0, latency_s=0.0, status=200, reply=reply)
+
+
+def test_right_answers_are_counted_by_root(oracle: Oracle, releases: list[Path]) -> None:
+    shots = [shot(releases[0], oracle, 0), shot(releases[1], oracle, 1), shot(releases[1], oracle, 2, bucket=2)]
+
+    counts = oracle.check(shots)
+
+    assert sorted(counts.values()) == [1, 2]
+    oracle.require_all_different()
+
+
+def test_an_answer_that_is_a_little_off_is_refused(oracle: Oracle, releases: list[Path]) -> None:
+    with pytest.raises(WrongAnswerError, match=r"request 1 \(rows 1–3\)"):
+        oracle.check([shot(releases[0], oracle, 1, change=1e-6)])
+
+
+def test_an_answer_under_another_root_is_refused(oracle: Oracle, releases: list[Path]) -> None:
+    right = shot(releases[0], oracle, 0)
+    other = shot(releases[1], oracle, 0)
+    assert right.reply is not None
+    assert other.reply is not None
+    mixed = Reply(outputs=right.reply.outputs, root=other.reply.root, version="2", bucket=4, generation=1, id=None)
+
+    with pytest.raises(WrongAnswerError, match="not what root"):
+        oracle.check_reply(0, mixed, url="http://worker")
+
+
+def test_versions_that_answer_alike_prove_nothing(releases: list[Path]) -> None:
+    alike = Oracle({"input": torch.full((2, 4), -1e9)}, [range(2)])
+    alike.add(releases[0])
+    tables = alike._tables
+    tables["sha256:other"] = next(iter(tables.values()))
+
+    with pytest.raises(WrongAnswerError, match="differ on every row"):
+        alike.require_all_different()
+
+
+def row(version: int, **changes: object) -> VersionRow:
+    facts: dict[str, object] = {
+        "version": version,
+        "plan": "full",
+        "root": "sha256:ab",
+        "figures": {"accuracy": 0.98},
+        "kind": "delta",
+        "full_bytes": 2_000_000,
+        "sent_bytes": 20_000,
+        "publish_seconds": 0.5,
+        "deploy_seconds": 0.6,
+        "update_pause_seconds": 0.00005,
+        "p50_seconds": 0.002,
+        "p99_seconds": 0.01,
+        "p50_update_seconds": None,
+        "p99_update_seconds": None,
+        "requests": 1000,
+        "failed_requests": 0,
+    }
+    return VersionRow(**(facts | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def summary() -> Summary:
+    drill = Drill(
+        detection_seconds=4.0,
+        rollback_seconds=0.4,
+        score=20.0,
+        reasons=("margin 0.1",),
+        back_at_version=3,
+        further_alarms=4,
+        moved_by_further_alarms=0,
+    )
+    versions = tuple(row(number) for number in (1, 2, 3, 4))
+    return Summary(
+        model="mnist",
+        rows=5000,
+        rejected={"not-finite": 2},
+        versions=versions,
+        checked_answers=4000,
+        drill=drill,
+        seconds=99.0,
+    )
+
+
+def test_the_summary_fits_80_columns(summary: Summary) -> None:
+    lines = as_text(summary).splitlines()
+
+    assert max(map(len, lines[: lines.index("")])) <= 80
+    assert any(line.split() == ["patch", "ratio", "100.0", "100.0", "100.0", "100.0"] for line in lines)
+    assert "2 not-finite" in as_text(summary)
+
+
+def test_the_summary_reads_the_same_for_machines(summary: Summary) -> None:
+    metrics = as_metrics(summary)
+
+    assert json.loads(json.dumps(summary.as_dict()))["versions"][1]["sent_bytes"] == 20_000
+    assert metrics["v2_patch_ratio"] == 100.0
+    assert metrics["v1_accuracy"] == 0.98
+    assert metrics["drill_detection_seconds"] == 4.0
+    assert "| patch ratio | 100.0 |" in as_markdown(summary)
+
+
+def sleeper(name: str, home: Path, seconds: int = 600) -> Service:
+    return Service(
+        name=name,
+        command=(sys.executable, "-c", f"import time; print('here', flush=True); time.sleep({seconds})"),
+        url="http://127.0.0.1:1",
+        ready=lambda: True,
+        environment={**os.environ, "TREERING_STACK": str(home)},
+    )
+
+
+def test_what_was_started_is_found_and_stopped(tmp_path: Path) -> None:
+    record = launch(sleeper("a", tmp_path), tmp_path)
+
+    assert find(tmp_path, "a") == record
+    assert launch(sleeper("a", tmp_path), tmp_path) == record
+    stop(record, tmp_path)
+
+    assert find(tmp_path, "a") is None
+    assert records(tmp_path) == []
+    assert not psutil.pid_exists(record.pid) or record.process() is None
+
+
+def test_a_reused_pid_is_never_ours(tmp_path: Path) -> None:
+    record = launch(sleeper("a", tmp_path), tmp_path)
+    stop(record, tmp_path)
+    claim = {"name": "a", "url": record.url, "log": record.log, "pid": os.getpid(), "created": 1.0}
+    (tmp_path / "stack" / "a.process.json").write_text(json.dumps(claim))
+
+    assert find(tmp_path, "a") is None
+    stop(records(tmp_path)[0], tmp_path)  # must not signal this very process
+
+    assert records(tmp_path) == []
+
+
+def test_strays_are_ended_and_others_left_alone(tmp_path: Path) -> None:
+    stray = launch(sleeper("stray", tmp_path), tmp_path)
+    other = launch(sleeper("other", tmp_path / "another"), tmp_path / "another")
+    try:
+        assert end_strays(tmp_path) == 1
+        assert stray.process() is None
+        assert other.process() is not None
+    finally:
+        stop(other, tmp_path / "another")
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        with pytest.raises(PortInUseError, match=rf"mlflow cannot listen on 127.0.0.1:{port}: process {os.getpid()}"):
+            launch(sleeper("mlflow", tmp_path), tmp_path, port=port)
+
+    assert records(tmp_path) == []
+
+
+def test_a_service_that_ends_while_starting_shows_its_log(tmp_path: Path) -> None:
+    service = Service(
+        name="bad",
+        command=(sys.executable, "-c", "print('no such option', flush=True)"),
+        url="",
+        ready=lambda: False,
+        environment=dict(os.environ),
+    )
+    record = launch(service, tmp_path)
+
+    with pytest.raises(StackError, match=r"bad ended while starting[\s\S]*no such option"):
+        wait_ready(service, record)
+    stop(record, tmp_path)
+
+
+def test_the_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    first, second = fleet.token_file(tmp_path), fleet.token_file(tmp_path)
+
+    assert first.read_text() == second.read_text()
+    assert len(first.read_text()) >= 32
+    assert first.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
+
+
+def test_servers_of_the_environment_are_used_and_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example:1")
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:2/api")
+    monkeypatch.setenv("TREERING_VICTORIAMETRICS_URL", "http://victoria.example:3")
+
+    addresses = stack.up(tmp_path, say=lambda _: None)
+
+    assert addresses == environment.Addresses(
+        mlflow="http://mlflow.example:1", prefect="http://prefect.example:2/api", victoria="http://victoria.example:3"
+    )
+    assert stack.records(tmp_path) == []
+
+
+def test_the_command_line_says_that_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TREERING_HOME", str(tmp_path))
+
+    assert main(["status"]) == 1
+    assert main(["env"]) == 1
+    assert main(["down"]) == 0
+
+    assert "start it with 'python -m flows up'" in capsys.readouterr().out
