@@ -21,7 +21,7 @@ $(STAMP): requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@touch $@
 
-system-deps:  ## with SYSTEM_DEPS=1 and root: install victoria-metrics; otherwise say what is missing
+system-deps:  ## with SYSTEM_DEPS=1 and root: install what is missing; otherwise say what is missing
 	@bash deploy/system-deps.sh
 
 demo: $(STAMP) system-deps  ## run the whole pipeline and show what it measured (KEEP=1 leaves the stack running)

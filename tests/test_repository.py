@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("ckpt", "compiler", "ingest", "monitors", "recipes", "registry")
+PACKAGES = ("ckpt", "compiler", "ingest", "monitors", "recipes", "registry", "serving")
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -82,7 +82,7 @@ def test_every_deployment_names_a_flow_by_module() -> None:
 def test_only_flows_knows_prefect_and_only_registry_knows_mlflow() -> None:
     for package, owner in (("prefect", "flows"), ("mlflow", "registry")):
         pattern = re.compile(rf"^\s*(from|import) {package}\b", re.MULTILINE)
-        folders = [*PACKAGES, "flows", "serving"]
+        folders = [*PACKAGES, "flows"]
         users = {
             folder
             for folder in folders

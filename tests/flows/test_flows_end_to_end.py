@@ -5,6 +5,7 @@ One stack serves the whole module: MLflow, Prefect, its worker, VictoriaMetrics 
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -253,3 +254,39 @@ def test_a_wrong_request_is_told_what_is_wrong(stack: Stack) -> None:
     assert answer.status_code == 400
     assert "12" in answer.json()["error"]
     assert "13" in answer.json()["error"]
+
+
+# --- what a person sees, in a real browser ----------------------------------------------------------------------------
+
+CHROMIUM = shutil.which("chromium")
+QUIET = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --disable-quic"
+
+
+def page(url: str, folder: Path) -> str:
+    """The document of a page after its scripts have run."""
+    assert CHROMIUM is not None
+    options = f"--headless --no-sandbox --disable-gpu {QUIET} --virtual-time-budget=20000 --dump-dom".split()
+    command = [CHROMIUM, *options, f"--user-data-dir={folder}", url]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; SYSTEM_DEPS=1 make system-deps")
+def test_a_person_finds_a_version_with_its_root_in_mlflow(stack: Stack, tmp_path: Path) -> None:
+    row = stack.summary["versions"][2]
+
+    document = page(f"{stack.environment['MLFLOW_TRACKING_URI']}/#/models/wine/versions/3", tmp_path)
+
+    assert row["root"] in document
+    assert "treering.kind" in document
+    assert "smaller than a full copy" in document
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; SYSTEM_DEPS=1 make system-deps")
+def test_a_person_sees_the_chain_of_deltas_drawn(stack: Stack, tmp_path: Path) -> None:
+    version = stack.server.versions("wine")[2]
+    pages = stack.server.download(version.location, "", tmp_path / "pages")
+
+    document = page((pages / "chain.html").as_uri(), tmp_path / "profile")
+
+    assert [f"v{number} ·" in document for number in (1, 2, 3)] == [True, True, True]
+    assert document.count("marker-end") == 2
