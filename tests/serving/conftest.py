@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from serving.batcher import Batcher
 from serving.control import build_control
 from serving.engine import Engine
 from serving.errors import ReleaseRefusedError
+from serving.load import Shot, run_load
 from serving.schedule import BUCKETS
 from serving.service import Loaded, Service
 from serving.source import FolderSource
@@ -377,3 +380,23 @@ def worker_url(shop: Shop) -> Iterator[str]:
     process = Process(*worker_arguments(shop))
     yield url_of(process)
     kill(process)
+
+
+@pytest.fixture
+def under_load(shop: Shop) -> Callable[..., AbstractContextManager[list[Shot]]]:
+    """Send requests for ``row_groups`` of the shop's images while a block runs; its shots are there after the block."""
+
+    @contextmanager
+    def run(urls: list[str], row_groups: list[range], *, clients: int) -> Iterator[list[Shot]]:
+        requests = [{"image": shop.images[rows.start : rows.stop].numpy()} for rows in row_groups]
+        stop, shots = threading.Event(), []
+        bounds = {"max_requests": 1_000_000, "max_seconds": 250.0}
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(run_load, urls, model="mini", requests=requests, clients=clients, stop=stop, **bounds)
+            try:
+                yield shots
+            finally:
+                stop.set()
+            shots.extend(load.result())
+
+    return run

@@ -4,9 +4,7 @@ import os
 import select
 import shutil
 import signal
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import orjson
 import pytest
 
 from serving.client import Client
-from serving.load import run_load, summarize
+from serving.load import summarize
 from serving.source import FolderSource
 
 ROW_GROUPS = [range(1), range(1, 4), range(2, 12)]
@@ -72,23 +70,10 @@ def roots_of(status: dict[str, Any]) -> list[str]:
     return [worker["root"] for worker in status["workers"]]
 
 
-def test_the_life_of_a_fleet(fleet: RunningFleet, shop: Any) -> None:
+def test_the_life_of_a_fleet(fleet: RunningFleet, shop: Any, under_load: Any) -> None:
     """Two updates, a refused one, an undo and a death, under load: nothing fails and every answer is exact."""
     one, two, three = (shop.roots[version] for version in "123")
-    stop = threading.Event()
-    requests = [{"image": shop.images[rows.start : rows.stop].numpy()} for rows in ROW_GROUPS]
-
-    with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(
-            run_load,
-            fleet.workers,
-            model="mini",
-            requests=requests,
-            max_requests=20_000,
-            max_seconds=60,
-            clients=2,
-            stop=stop,
-        )
+    with under_load(fleet.workers, ROW_GROUPS, clients=2) as shots:
         assert roots_of(fleet.status()) == [one, one]
 
         second = fleet.point("2")
@@ -115,9 +100,6 @@ def test_the_life_of_a_fleet(fleet: RunningFleet, shop: Any) -> None:
         assert (roots_of(held), held["converged"]) == ([two, two], False)
         assert "undone here" in held["problem"]
 
-        stop.set()
-        shots = load.result()
-
     assert summarize(shots).failed == 0
     assert {shot.reply.root for shot in shots} == {one, two, three}
     assert all(shop.is_exact(shot.reply, ROW_GROUPS[shot.request]) for shot in shots)
@@ -136,7 +118,7 @@ def test_the_life_of_a_fleet(fleet: RunningFleet, shop: Any) -> None:
     settled = fleet.point("2")
     assert (settled["converged"], settled["held_back"]) == (True, None)
     with Client(fleet.workers[0], model="mini") as client:
-        assert client.infer(requests[0]).root == two
+        assert client.infer({"image": shop.images[:1].numpy()}).root == two
 
     pids = [worker["pid"] for worker in settled["workers"]]
     assert fleet.process.stop() == (0, "")
