@@ -18,6 +18,7 @@ from serving.errors import (
     BodyTooLargeError,
     EncodingError,
     MethodError,
+    RequestError,
     ServingError,
     UnavailableError,
     quote,
@@ -34,6 +35,17 @@ INFER_PATH = re.compile(r"/v2/models/(?P<name>.+?)(?:/versions/(?P<version>[^/]+
 
 class ClientGoneError(Exception):
     """The client closed its connection; there is nobody to answer."""
+
+
+def outcome_of(error: ServingError) -> str:
+    """Say how an infer request that failed is counted.
+
+    A request that its caller got wrong is no sign of a bad version: were it counted as an error, one careless client
+    could make the monitor roll back a healthy model.
+    """
+    if isinstance(error, UnavailableError):
+        return "rejected"
+    return "invalid" if isinstance(error, RequestError) else "error"
 
 
 class App:
@@ -78,7 +90,7 @@ class App:
         try:
             response = await self._infer(scope, receive, name=name, version=version)
         except ServingError as error:
-            self._count("rejected" if isinstance(error, UnavailableError) else "error", started_s=started_s)
+            self._count(outcome_of(error), started_s=started_s)
             raise
         self._count("ok", started_s=started_s)
         return response

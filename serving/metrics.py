@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from serving.engine import Live, OutputSums
 
-STATUSES = ("ok", "error", "rejected")
+STATUSES = ("ok", "error", "invalid", "rejected")
 OUTCOMES = ("staged", "refused", "flipped", "undone", "noop")
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 PAUSE_SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1.0)
@@ -95,7 +95,7 @@ class Metrics:
         totals = self.totals
         if status == "ok":
             self.totals = replace(totals, ok=totals.ok + 1, ok_s=totals.ok_s + seconds, last_ms=now_ms)
-        elif status == "error":
+        elif status in ("error", "invalid"):
             self.totals = replace(totals, failed=totals.failed + 1, failed_s=totals.failed_s + seconds)
         else:
             self.totals = replace(totals, rejected=totals.rejected + 1)

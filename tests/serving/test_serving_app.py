@@ -168,7 +168,8 @@ def test_statistics_and_metrics_count_requests_and_outputs(rig: Any, tiny: Any, 
             assert stats["inference_stats"]["success"]["count"] == 1
             assert stats["inference_stats"]["fail"]["count"] == 1
             assert values['treering_requests_total{model="tiny",status="ok"}'] == "1.0"
-            assert values['treering_requests_total{model="tiny",status="error"}'] == "1.0"
+            assert values['treering_requests_total{model="tiny",status="invalid"}'] == "1.0"
+            assert values['treering_requests_total{model="tiny",status="error"}'] == "0.0"
             assert values['treering_request_seconds_count{model="tiny"}'] == "2.0"
             assert values['treering_rows_total{model="tiny"}'] == "3.0"
             assert values['treering_batches_total{model="tiny"}'] == "1.0"
