@@ -101,7 +101,7 @@ def _demo(options: argparse.Namespace) -> int:
     )
     if options.json:
         with open(options.json, "w") as file:
-            json.dump(summary, file, indent=1)
+            json.dump(summary.as_dict(), file, indent=1)
     return 0
 
 

@@ -6,14 +6,14 @@ Real servers and real processes; what the demo shows is what ``prefect deploymen
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from flows import stack
 from flows.errors import StageError
 from flows.stack import Addresses, Say
+from flows.summary import Summary, as_text
 
 
-def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> dict[str, Any]:
+def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> Summary:
     """Run the pipeline from nothing to its summary.
 
     Args:
@@ -37,12 +37,14 @@ def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> 
         if not keep:
             say("Stopping the stack (KEEP=1 leaves it running)")
             stack.down(home, say=say)
+    say(f"\n{as_text(summary)}\n")
     if keep:
+        say("The stack is running; 'python -m flows down' (make down) stops it:")
         _say_addresses(home, addresses, say)
     return summary
 
 
-def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> dict[str, Any]:
+def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> Summary:
     os.environ.update(stack.variables(home, addresses))
     # Prefect reads its settings when it is imported: only now are they right.
     from flows import deployments, following
@@ -58,10 +60,8 @@ def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> dict[str
             f"See {addresses.prefect_ui}/runs/flow-run/{finished.id} with KEEP=1, or the log of the Prefect worker in "
             f"{home / 'stack'}."
         )
-    model = recipe.rpartition(".")[2]
-    path = home / "runs" / model / f"pipeline-{finished.id}" / "summary.json"
-    summary: dict[str, Any] = json.loads(path.read_text())
-    return summary
+    (path,) = (home / "runs").glob(f"*/pipeline-{finished.id}/summary.json")
+    return Summary.from_dict(json.loads(path.read_text()))
 
 
 def _say_addresses(home: Path, addresses: Addresses, say: Say) -> None:

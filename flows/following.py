@@ -19,6 +19,7 @@ from prefect.client.schemas.sorting import LogSort
 from prefect.deployments import run_deployment
 
 POLL_S = 0.5
+LAST_LINES_S = 2.5  # Prefect sends log lines in batches every 2 s
 INFO = 20
 PAGE = 200
 
@@ -45,12 +46,12 @@ async def _run(deployment: str, parameters: dict[str, Any], say: Say) -> FlowRun
         seen: dict[UUID, int] = {}
         while True:
             current = await client.read_flow_run(started.id)
-            runs = [started.id, *await _children(client, started.id)]
-            for run_id in runs:
+            ended = current.state is not None and current.state.is_final()
+            await asyncio.sleep(LAST_LINES_S if ended else POLL_S)
+            for run_id in [started.id, *await _children(client, started.id)]:
                 seen[run_id] = await _tell(client, run_id, seen.get(run_id, 0), say)
-            if current.state is not None and current.state.is_final():
+            if ended:
                 return current
-            await asyncio.sleep(POLL_S)
 
 
 async def _children(client: PrefectClient, parent: UUID) -> list[UUID]:

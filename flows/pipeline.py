@@ -9,7 +9,7 @@ import json
 import time
 from dataclasses import dataclass
 
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
@@ -25,7 +25,7 @@ from flows.proof import Oracle
 from flows.release import Released, release
 from flows.rollback import rollback
 from flows.settings import home
-from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
+from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics
 from flows.traffic import Collector, Traffic
 from flows.train import HELD_OUT, Trained, train
 from flows.watch import metric_store, watch
@@ -260,7 +260,6 @@ def _checked(traffic: Traffic, oracle: Oracle) -> int:
 
 def _recorded(summary: Summary) -> str:
     """The summary as a file, a Prefect artifact, and a run in MLflow."""
-    get_run_logger().info("summary\n%s", as_text(summary))
     text = as_markdown(summary)
     create_markdown_artifact(text, key=f"pipeline-{summary.model}", description="what the pipeline measured")
     folder = home() / "runs" / summary.model / f"pipeline-{flow_run.id or 'local'}"

@@ -60,6 +60,18 @@ class Summary:
         """For JSON."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Summary":
+        """What :meth:`as_dict` gave, read back."""
+        drill = facts["drill"]
+        return cls(
+            **{
+                **facts,
+                "versions": tuple(VersionRow(**row) for row in facts["versions"]),
+                "drill": Drill(**{**drill, "reasons": tuple(drill["reasons"])}) if drill else None,
+            }
+        )
+
 
 _ROWS: tuple[tuple[str, Callable[[VersionRow], str]], ...] = (
     ("plan", lambda row: row.plan),
