@@ -1,0 +1,82 @@
+"""``python -m benchmarks AREA --json FILE``: measure an area, print its table, write its figures.
+
+Exit code 0 when everything was measured or left out with a reason, 1 on an error.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.areas import AREAS, find_area
+from benchmarks.document import document
+from benchmarks.errors import BenchmarkError
+from benchmarks.machine import load_average, machine_facts
+from benchmarks.running import ENVIRONMENT, run_stages
+from benchmarks.table import table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one area."""
+    options = _parser().parse_args(arguments)
+    try:
+        _measure(options, command=shlex.join(["python", "-m", "benchmarks", *(arguments or sys.argv[1:])]))
+    except BenchmarkError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _measure(options: argparse.Namespace, *, command: str) -> None:
+    stages = find_area(options.area)(options.quick)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    started = datetime.now(UTC)
+    started_s, load_before = time.monotonic(), load_average()
+    outcomes = []
+    for outcome in run_stages(stages, repeats=options.repeats, together=options.quick, say=_say):
+        outcomes.append(outcome)
+        print(table([outcome]), flush=True)
+    facts = {
+        "area": options.area,
+        "command": command,
+        "date": started.isoformat(timespec="seconds"),
+        "is_quick": options.quick,
+        "repeats": options.repeats,
+        "duration_s": round(time.monotonic() - started_s, 1),
+        "load_average": {"before": load_before, "after": load_average()},
+        "environment": dict(ENVIRONMENT),
+        "machine": machine_facts(),
+    }
+    text = json.dumps(document(outcomes, facts=facts), indent=1, ensure_ascii=False)
+    options.json.write_text(text + "\n", "utf-8")
+    print(f"\nwritten to {options.json} after {facts['duration_s']} s")
+
+
+def _say(line: str) -> None:
+    print(f"  … {line}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed and memory beside peers.")
+    parser.add_argument("area", help=f"one of: {', '.join(AREAS)}")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the figures go")
+    parser.add_argument("--repeats", type=_count, default=3, metavar="N", help="rounds (default: %(default)s)")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, shared processes: shows that it works, not how fast"
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} rounds; expected at least 1")
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""What can go wrong while measuring.
+
+    BenchmarkError
+    ├── UnknownAreaError  (ValueError)  a name that the table of areas does not have
+    └── CaseFailedError                 a process that ended without its measurements
+
+Each says the thing, what was found, what was expected and what to do next; the facts are attributes.
+"""
+
+from collections.abc import Iterable
+
+
+class BenchmarkError(Exception):
+    """Anything this package raises by itself."""
+
+
+class UnknownAreaError(BenchmarkError, ValueError):
+    """There is no area of that name."""
+
+    def __init__(self, name: str, *, known: Iterable[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"there is no area '{name}'; expected one of: {', '.join(self.known)}.")
+
+
+class CaseFailedError(BenchmarkError):
+    """A measuring process failed; ``log`` is the end of what it wrote to standard error."""
+
+    def __init__(self, cases: Iterable[str], *, found: str, log: str) -> None:
+        self.cases, self.found, self.log = tuple(cases), found, log
+        super().__init__(
+            f"measuring {', '.join(self.cases)}: {found}, expected exit code 0 and its figures. "
+            f"Nothing was written. The end of its log:\n{log}"
+        )
