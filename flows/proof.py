@@ -1,12 +1,15 @@
-"""The proof that every answer came from exactly the version it names: an oracle table [root][bucket][row].
+"""The proof that every answer came from exactly the version it names.
 
-Offline, each version's program computes every row at every bucket size, as a worker does: alone in its process, on one
-thread. An answer is right when its bytes are those of the table under the root and the bucket that it names; and since
-the versions differ on every row, no answer can pass for another version's.
+Offline, a version's program computes a request's rows again as a worker does: on one thread, in a batch of the bucket's
+size, at the place that the answer names (``docs/decisions/0005-answers-name-their-place.md`` says why the place). An
+answer is right when its bytes are these; and since the versions differ on every row at every bucket, no answer can pass
+for another version's.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,15 @@ from serving.schedule import BUCKETS
 Array = NDArray[np.generic]
 
 
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version's program with its weights, and the answers it has computed: (bucket, place, request) → outputs."""
+
+    program: compiler.Program
+    runner: compiler.Runner
+    table: dict[tuple[int, int, int], dict[str, Array]] = field(default_factory=dict)
+
+
 class Oracle:
     """What each version answers to some fixed requests.
 
@@ -35,7 +47,7 @@ class Oracle:
     def __init__(self, inputs: Mapping[str, torch.Tensor], requests: Sequence[range]) -> None:
         self._inputs = dict(inputs)
         self._requests = tuple(requests)
-        self._tables: dict[str, dict[int, dict[str, Array]]] = {}
+        self._versions: dict[str, _Version] = {}
 
     def bodies(self) -> list[dict[str, Array]]:
         """The requests, as a load generator sends them."""
@@ -45,62 +57,59 @@ class Oracle:
         ]
 
     def add(self, folder: Path) -> str:
-        """Compute a version's table from its checkpoint folder; return its root."""
+        """Take a version from its checkpoint folder; return its root."""
         program = compiler.load(folder / PROGRAM_FOLDER)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with ckpt.open(folder, verify="sha256") as checkpoint:
-                runner = program.bind({spec.name: checkpoint[spec.name] for spec in program.requires})
-                table = {bucket: self._at(bucket, program, runner) for bucket in BUCKETS}
-        finally:
-            torch.set_num_threads(threads)
-        self._tables[checkpoint.root] = table
-        return checkpoint.root
-
-    def _at(self, bucket: int, program: compiler.Program, runner: compiler.Runner) -> dict[str, Array]:
-        parts: list[tuple[torch.Tensor, ...]] = []
-        rows = len(next(iter(self._inputs.values())))
-        for start in range(0, rows, bucket):
-            batch = [_padded(self._inputs[spec.name][start : start + bucket], bucket) for spec in program.inputs]
-            parts.append(tuple(output.clone() for output in runner(*batch)))
-        return {
-            spec.name: torch.cat([part[index] for part in parts])[:rows].numpy()
-            for index, spec in enumerate(program.outputs)
-        }
+        with ckpt.open(folder, verify="sha256") as checkpoint:
+            runner = program.bind({spec.name: checkpoint[spec.name] for spec in program.requires})
+            self._versions[checkpoint.root] = _Version(program, runner)
+            return checkpoint.root
 
     def check(self, shots: Sequence[Shot]) -> Counter[str]:
-        """Compare every answered shot with the table; count them by root.
+        """Compare every answered shot; count them by root.
 
         Raises:
-            WrongAnswerError: an answer differs, or names a root that is not in the table.
+            WrongAnswerError: an answer differs, or names a root that is not known here.
         """
         counts: Counter[str] = Counter()
-        for shot in shots:
-            if shot.status == OK and shot.reply is not None:
-                self.check_reply(shot.request, shot.reply, url=shot.url)
-                counts[shot.reply.root] += 1
+        with _one_thread():
+            for shot in shots:
+                if shot.status == OK and shot.reply is not None:
+                    self._compare(shot.request, shot.reply, url=shot.url)
+                    counts[shot.reply.root] += 1
         return counts
 
     def check_reply(self, request: int, reply: Reply, *, url: str) -> None:
-        """Compare one answer with the table.
+        """Compare one answer.
 
         Raises:
-            WrongAnswerError: it differs, or names a root that is not in the table.
+            WrongAnswerError: it differs, or names a root that is not known here.
         """
-        table = self._tables.get(reply.root, {}).get(reply.bucket)
-        if table is None:
-            raise WrongAnswerError(
-                f"{url} answered request {request} from root {reply.root} at bucket {reply.bucket}; expected one of "
-                f"{', '.join(self._tables)} at {BUCKETS}."
-            )
-        rows = self._requests[request]
-        for name, expected in table.items():
-            if reply.outputs[name].tobytes() != expected[rows.start : rows.stop].tobytes():
-                raise WrongAnswerError(
-                    f"{url} answered request {request} (rows {rows.start}–{rows.stop - 1}) with an output '{name}' "
-                    f"that is not what root {reply.root} computes at bucket {reply.bucket}."
-                )
+        with _one_thread():
+            self._compare(request, reply, url=url)
+
+    def _compare(self, request: int, reply: Reply, *, url: str) -> None:
+        where = f"{url} answered request {request} from root {reply.root}, bucket {reply.bucket}, place {reply.place}"
+        rows = len(self._requests[request])
+        if reply.root not in self._versions or not 0 <= reply.place <= reply.bucket - rows:
+            known = ", ".join(self._versions)
+            raise WrongAnswerError(f"{where}; expected {rows} rows inside a bucket, and one of the roots {known}.")
+        for name, expected in self._answer(reply.root, request, bucket=reply.bucket, place=reply.place).items():
+            if reply.outputs[name].tobytes() != expected.tobytes():
+                raise WrongAnswerError(f"{where}, with an output '{name}' that is not what this root computes there.")
+
+    def _answer(self, root: str, request: int, *, bucket: int, place: int) -> dict[str, Array]:
+        version, key = self._versions[root], (bucket, place, request)
+        if key not in version.table:
+            rows = self._requests[request]
+            batch = [
+                _placed(self._inputs[spec.name][rows.start : rows.stop], bucket=bucket, place=place)
+                for spec in version.program.inputs
+            ]
+            outputs = zip(version.program.outputs, version.runner(*batch), strict=True)
+            version.table[key] = {
+                spec.name: output[place : place + len(rows)].numpy().copy() for spec, output in outputs
+            }
+        return version.table[key]
 
     def require_all_different(self) -> None:
         """Every two versions differ on every row at every bucket, or the proof would prove less than it says.
@@ -108,25 +117,40 @@ class Oracle:
         Raises:
             WrongAnswerError: two versions answer some row alike.
         """
-        roots = list(self._tables)
-        for index, first in enumerate(roots):
-            for second in roots[index + 1 :]:
-                for bucket in BUCKETS:
-                    self._differ(first, second, bucket)
+        roots = list(self._versions)
+        with _one_thread():
+            for index, first in enumerate(roots):
+                for second in roots[index + 1 :]:
+                    for request in range(len(self._requests)):
+                        for bucket in BUCKETS:
+                            if bucket >= len(self._requests[request]):
+                                self._differ(first, second, request, bucket)
 
-    def _differ(self, first: str, second: str, bucket: int) -> None:
-        for name, rows in self._tables[first][bucket].items():
-            others = self._tables[second][bucket][name]
-            alike = np.flatnonzero((rows == others).reshape(len(rows), -1).all(axis=1))
+    def _differ(self, first: str, second: str, request: int, bucket: int) -> None:
+        others = self._answer(second, request, bucket=bucket, place=0)
+        for name, rows in self._answer(first, request, bucket=bucket, place=0).items():
+            alike = np.flatnonzero((rows == others[name]).reshape(len(rows), -1).all(axis=1))
             if len(alike):
+                row = self._requests[request][alike[0]]
                 raise WrongAnswerError(
-                    f"{first} and {second} give the same '{name}' for row {alike[0]} at bucket {bucket}; expected "
-                    "versions that differ on every row."
+                    f"{first} and {second} give the same '{name}' for row {row} at bucket {bucket}; expected versions "
+                    "that differ on every row."
                 )
 
 
-def _padded(rows: torch.Tensor, bucket: int) -> torch.Tensor:
-    """Rows and then zeros, up to the bucket's size."""
-    padded = torch.zeros((bucket, *rows.shape[1:]), dtype=rows.dtype)
-    padded[: len(rows)] = rows
-    return padded
+def _placed(rows: torch.Tensor, *, bucket: int, place: int) -> torch.Tensor:
+    """The rows at their place in a batch of zeros."""
+    batch = torch.zeros((bucket, *rows.shape[1:]), dtype=rows.dtype)
+    batch[place : place + len(rows)] = rows
+    return batch
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """As workers compute: kernels may split work, and so round, differently on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

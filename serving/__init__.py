@@ -1,11 +1,11 @@
 """Serving: workers that answer from verified weights, and take new ones while they answer.
 
 A *worker* is one process with one model. Requests come by the Open Inference Protocol v2, gather in batches that are
-padded to a few fixed sizes, and are answered by exactly one version; each answer names its root, its bucket and its
-generation, and equals the offline answer of that root at that bucket, bit for bit. An update is a transaction: a new
-checkpoint is verified and built in a second arena beside the traffic (*stage*), made live between two batches
-(*flip*), and left again without network or disk (*undo*). What does not verify is refused, and what served before goes
-on serving.
+padded to a few fixed sizes, and are answered by exactly one version; each answer names its root, its bucket, its
+place in it and its generation, and equals the offline answer of that root there, bit for bit. An update is a
+transaction: a new checkpoint is verified and built in a second arena beside the traffic (*stage*), made live between
+two batches (*flip*), and left again without network or disk (*undo*). What does not verify is refused, and what served
+before goes on serving.
 
 A *fleet* is one process that keeps some workers at what an alias names: it resolves and fetches (only it speaks to the
 registry), stages everywhere, flips each, restarts who died, and holds back a root that was undone.

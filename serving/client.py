@@ -30,6 +30,7 @@ class Reply:
     root: str
     version: str
     bucket: int
+    place: int
     generation: int
     id: str | None
 
@@ -99,6 +100,7 @@ def decode_reply(headers: Mapping[str, str], body: bytes) -> Reply:
         root=made["treering_root"],
         version=document["model_version"],
         bucket=made["treering_bucket"],
+        place=made["treering_place"],
         generation=made["treering_generation"],
         id=document.get("id"),
     )

@@ -125,6 +125,7 @@ class Engine:
                     version=live.slot.version,
                     generation=live.generation,
                     bucket=bucket,
+                    place=start,
                 )
             )
             start = end

@@ -3,7 +3,7 @@
 Promises: a request that leaves ``parse`` is complete (each input once, the model's datatype and shape, the same number
 of rows in all), or a RequestError names the thing, what was found and what was expected. JSON and Triton's binary
 tensors (``Inference-Header-Content-Length``) may be mixed in one request, and are answered per output as asked. Every
-response names the root, bucket and generation that made it, as headers and as ``parameters``.
+response names the root, bucket, place and generation that made it, as headers and as ``parameters``.
 
 What a model *is* (metadata, configuration, statistics) is written by ``describe``; HTTP itself belongs to ``app``.
 
@@ -70,13 +70,18 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The outputs of one request and what made them; ``outputs`` are in the order of the model's outputs."""
+    """The outputs of one request and what made them; ``outputs`` are in the order of the model's outputs.
+
+    ``place`` is the row of the bucket at which the request's rows begin: with root and bucket it says all that the
+    bits depend on.
+    """
 
     outputs: tuple[Array, ...]
     root: str
     version: str
     generation: int
     bucket: int
+    place: int
 
 
 def parse(body: bytes, *, header_length: str | None, model: ModelInfo) -> InferRequest:
@@ -306,6 +311,7 @@ def encode(answer: Answer, *, request: InferRequest, model: ModelInfo) -> Respon
         "parameters": {
             "treering_root": answer.root,
             "treering_bucket": answer.bucket,
+            "treering_place": answer.place,
             "treering_generation": answer.generation,
         },
         "outputs": outputs,
@@ -317,6 +323,7 @@ def encode(answer: Answer, *, request: InferRequest, model: ModelInfo) -> Respon
         ("Content-Type", "application/octet-stream" if binary else "application/json"),
         ("X-Treering-Root", answer.root),
         ("X-Treering-Bucket", str(answer.bucket)),
+        ("X-Treering-Place", str(answer.place)),
         ("X-Treering-Generation", str(answer.generation)),
     ]
     if binary:

@@ -25,10 +25,6 @@ START_S = 120.0
 STOP_S = 20.0
 
 
-# Children outlive the call on purpose; kept here so that the interpreter does not complain of them.
-_DETACHED: "list[subprocess.Popen[bytes]]" = []
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """What to start: a command, its environment, and how one sees that it is ready."""
@@ -108,7 +104,7 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
             env=dict(service.environment),
             start_new_session=True,
         )
-    _DETACHED.append(process)
+    process.returncode = 0  # it outlives this program on purpose: nobody is to wait for it, or to complain
     record = Record(
         name=service.name,
         pid=process.pid,

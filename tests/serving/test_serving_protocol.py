@@ -150,7 +150,7 @@ def test_binary_sizes_must_agree(size: int, sent: int, named: str) -> None:
 
 
 def answer_of(y: np.ndarray[Any, Any], half: np.ndarray[Any, Any]) -> Answer:
-    return Answer(outputs=(y, half), root="sha256:ab", version="3", generation=5, bucket=4)
+    return Answer(outputs=(y, half), root="sha256:ab", version="3", generation=5, bucket=4, place=1)
 
 
 FLOATS = hnp.arrays(np.float32, (3, 2), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))
@@ -166,7 +166,8 @@ def test_binary_tensors_travel_both_ways_bit_for_bit(x: Any, mask: Any, half: An
 
     assert [array.tobytes() for array in request.arrays] == [x.tobytes(), mask.tobytes()]
     assert [reply.outputs[name].tobytes() for name in ("y", "half")] == [x.tobytes(), half.tobytes()]
-    assert (reply.id, reply.root, reply.version, reply.generation, reply.bucket) == ("id", "sha256:ab", "3", 5, 4)
+    assert (reply.id, reply.root, reply.version, reply.generation) == ("id", "sha256:ab", "3", 5)
+    assert (reply.bucket, reply.place) == (4, 1)
 
 
 @given(x=hnp.arrays(np.float32, (2, 2), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
