@@ -20,6 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FlowError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,12 +3,15 @@
 Real servers and real processes; what the demo shows is what ``prefect deployment run 'pipeline/default'`` does.
 """
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows import stack
-from flows.errors import StageError
+from flows.errors import StackError, StageError
 from flows.stack import Addresses, Say
 from flows.summary import Summary, as_text
 
@@ -28,20 +31,36 @@ def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> 
 
     Raises:
         StageError: the pipeline did not end well.
+        StackError: a server did not start, or another demo runs in this state folder.
     """
-    say("Starting the stack")
-    addresses = stack.up(home, free_ports=free_ports, say=say)
-    try:
-        summary = _run(home, addresses, recipe=recipe, say=say)
-    finally:
-        if not keep:
-            say("Stopping the stack (KEEP=1 leaves it running)")
-            stack.down(home, say=say)
+    with _only_one(home):
+        try:
+            say("Starting the stack")
+            addresses = stack.up(home, free_ports=free_ports, say=say)
+            summary = _run(home, addresses, recipe=recipe, say=say)
+        finally:
+            if not keep:
+                say("Stopping the stack (KEEP=1 leaves it running)")
+                stack.down(home, say=say)
     say(f"\n{as_text(summary)}\n")
     if keep:
         say("The stack is running; 'python -m flows down' (make down) stops it:")
         _say_addresses(home, addresses, say)
     return summary
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    """One demo at a time for a state folder: the first to end would stop the other's servers."""
+    home.mkdir(parents=True, exist_ok=True)
+    with open(home / "demo.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(
+                f"another demo runs in '{home}'; wait for it, or set TREERING_HOME to another folder (with PORTS=free)."
+            ) from None
+        yield
 
 
 def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> Summary:

@@ -204,7 +204,15 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def start_all(services: Sequence[tuple[Service, int | None]], home: Path, *, say: Callable[[str], None]) -> None:
-    """Start several services at once and wait for each; what runs already is left as it is."""
+    """Start several services at once and wait for each; what runs already is left as it is.
+
+    Raises:
+        PortInUseError: another program listens on one of the ports; nothing was started.
+        StackError: one did not start.
+    """
+    for service, port in services:
+        if port is not None and find(home, service.name) is None:
+            _refuse_taken(service.name, port)
     started = [(service, launch(service, home, port=port)) for service, port in services]
     for service, record in started:
         wait_ready(service, record)

@@ -1,5 +1,6 @@
 """The parts of the flows that decide or render: the oracle, the summary, processes, settings."""
 
+import fcntl
 import json
 import os
 import socket
@@ -16,6 +17,7 @@ import ckpt
 import compiler
 from flows import stack
 from flows.__main__ import main
+from flows.demo import demo
 from flows.errors import PortInUseError, StackError, WrongAnswerError
 from flows.proof import Oracle
 from flows.stack import environment, fleet
@@ -220,6 +222,16 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
         with pytest.raises(PortInUseError, match=rf"mlflow cannot listen on 127.0.0.1:{port}: process {os.getpid()}"):
             launch(sleeper("mlflow", tmp_path), tmp_path, port=port)
+
+    assert records(tmp_path) == []
+
+
+def test_a_second_demo_in_one_folder_is_refused(tmp_path: Path) -> None:
+    with open(tmp_path / "demo.lock", "w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+
+        with pytest.raises(StackError, match="another demo runs"):
+            demo(tmp_path, recipe="recipes.wine", free_ports=True, keep=False, say=lambda _: None)
 
     assert records(tmp_path) == []
 
