@@ -34,16 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(options: argparse.Namespace, *, command: str) -> None:
     stages = find_area(options.area)(options.quick)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    started = datetime.now(UTC)
-    started_s, load_before = time.monotonic(), load_average()
+    date, started_s, load_before = datetime.now(UTC), time.monotonic(), load_average()
+
+    def say(line: str) -> None:
+        print(f"  {time.monotonic() - started_s:5.0f} s  {line}", file=sys.stderr, flush=True)
+
     outcomes = []
-    for outcome in run_stages(stages, repeats=options.repeats, together=options.quick, say=_say):
+    for outcome in run_stages(stages, repeats=options.repeats, together=options.quick, say=say):
         outcomes.append(outcome)
         print(table([outcome]), flush=True)
     facts = {
         "area": options.area,
         "command": command,
-        "date": started.isoformat(timespec="seconds"),
+        "date": date.isoformat(timespec="seconds"),
         "is_quick": options.quick,
         "repeats": options.repeats,
         "duration_s": round(time.monotonic() - started_s, 1),
@@ -52,12 +55,8 @@ def _measure(options: argparse.Namespace, *, command: str) -> None:
         "machine": machine_facts(),
     }
     text = json.dumps(document(outcomes, facts=facts), indent=1, ensure_ascii=False)
-    options.json.write_text(text + "\n", "utf-8")
-    print(f"\nwritten to {options.json} after {facts['duration_s']} s")
-
-
-def _say(line: str) -> None:
-    print(f"  … {line}", file=sys.stderr, flush=True)
+    options.json.write_text(f"{text}\n", "utf-8")
+    say(f"written to {options.json}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -77,12 +77,12 @@ def _program(model: str, *, backend: str, scale: int) -> Stage:
         name="program",
         prepare="benchmarks.cases.releases:prepare",
         parameters=built,
-        most_repeats=2,  # a compilation takes 10 to 30 s
         comparisons=(
             Comparison(
                 name=f"compile {model}",
                 note="Ours folds, builds code that takes new weights, and verifies it in float64; the peer's time is "
                 "that of its first call. Compilers run in processes of their own, whose memory is not counted.",
+                most_repeats=1,  # a cold compilation takes 10 to 40 s
                 sides=(
                     _ours("compiler.compile, cold", "programs:compile_treering", **built, warm=False),
                     _ours("compiler.compile, warm cache", "programs:compile_treering", **built, warm=True),

@@ -55,11 +55,19 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Sides that do the same thing; ratios are to the first. ``note`` says what each includes."""
+    """Sides that do the same thing.
+
+    Attributes:
+        name: What they do, with its size.
+        sides: Ratios are to the first one.
+        note: What each includes and what it leaves out.
+        most_repeats: Fewer rounds than asked for, where one takes long.
+    """
 
     name: str
     sides: tuple[Side, ...]
     note: str
+    most_repeats: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +80,6 @@ class Stage:
         prepare: A case that is run once and not recorded.
         parameters: Given to ``prepare``.
         server: Opened around the stage in the measuring process's parent; gives parameters for every case.
-        most_repeats: Fewer than asked for, where one run takes long.
     """
 
     name: str
@@ -80,4 +87,3 @@ class Stage:
     prepare: str
     parameters: Mapping[str, Value] = field(default_factory=dict)
     server: Callable[[Path], AbstractContextManager[Mapping[str, Value]]] | None = None
-    most_repeats: int | None = None

@@ -38,7 +38,7 @@ def run_stages(stages: Iterable[Stage], *, repeats: int, together: bool, say: Sa
 
     Args:
         stages: What to measure.
-        repeats: Rounds, >= 1; a stage may ask for fewer.
+        repeats: Rounds, >= 1; a comparison may ask for fewer.
         together: One process for all cases of a stage, one after the other.
         say: Hears a line before each process.
 
@@ -49,10 +49,9 @@ def run_stages(stages: Iterable[Stage], *, repeats: int, together: bool, say: Sa
         CaseFailedError: A measurement did not come back.
     """
     for stage in stages:
-        rounds = min(repeats, stage.most_repeats or repeats)
         with TemporaryDirectory(prefix="treering-benchmark-") as folder, _server(stage, Path(folder)) as more:
             bench = _Bench(folder=Path(folder), parameters=more, say=say)
-            yield from _run_stage(stage, bench, rounds=rounds, together=together)
+            yield from _run_stage(stage, bench, repeats=repeats, together=together)
 
 
 def missing(side: Side) -> str | None:
@@ -70,15 +69,26 @@ def _server(stage: Stage, folder: Path) -> AbstractContextManager[Mapping[str, V
     return stage.server(folder / "server") if stage.server is not None else nullcontext({})
 
 
-def _run_stage(stage: Stage, bench: "_Bench", *, rounds: int, together: bool) -> list[Outcome]:
+def _run_stage(stage: Stage, bench: "_Bench", *, repeats: int, together: bool) -> list[Outcome]:
     prepare = Side(name="prepare", case=stage.prepare, parameters=stage.parameters)
-    sides = [side for comparison in stage.comparisons for side in comparison.sides if missing(side) is None]
-    turns = [prepare, *(side for _ in range(rounds) for side in sides)]
+    turns = [prepare, *_turns(stage.comparisons, repeats=repeats)]
     samples: dict[int, list[Sample]] = {id(side): [] for side in turns}
     for group in _by_program(turns) if together else [[side] for side in turns]:
         for side, sample in zip(group, bench.measure(group, label=stage.name), strict=True):
             samples[id(side)].append(sample)
     return [_outcome(stage, comparison, samples) for comparison in stage.comparisons]
+
+
+def _turns(comparisons: Sequence[Comparison], *, repeats: int) -> list[Side]:
+    """Every side that can be measured here, once in each round of its comparison."""
+    return [
+        side
+        for number in range(repeats)
+        for comparison in comparisons
+        if number < (comparison.most_repeats or repeats)
+        for side in comparison.sides
+        if missing(side) is None
+    ]
 
 
 def _outcome(stage: Stage, comparison: Comparison, samples: Mapping[int, Sequence[Sample]]) -> Outcome:

@@ -70,8 +70,8 @@ def turn(name: str, *, needs: tuple[str, ...] = (), is_ours: bool = False) -> Si
 
 
 def stage(*sides: Side, most_repeats: int | None = None) -> Stage:
-    comparison = Comparison(name="comparison", sides=sides, note="a note")
-    return Stage(name="stage", prepare=case("prepare"), comparisons=(comparison,), most_repeats=most_repeats)
+    comparison = Comparison(name="comparison", sides=sides, note="a note", most_repeats=most_repeats)
+    return Stage(name="stage", prepare=case("prepare"), comparisons=(comparison,))
 
 
 def run(*sides: Side, repeats: int = 1, together: bool = False, most_repeats: int | None = None) -> Outcome:
@@ -94,7 +94,7 @@ def test_each_measurement_starts_in_an_empty_folder() -> None:
     assert [sample.figures["left_over_files"] for sample in outcome.sides[0].samples] == [0, 0]
 
 
-def test_a_stage_may_ask_for_fewer_rounds() -> None:
+def test_a_comparison_may_ask_for_fewer_rounds() -> None:
     outcome = run(turn("A", is_ours=True), repeats=5, most_repeats=1)
 
     assert len(outcome.sides[0].samples) == 1
