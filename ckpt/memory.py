@@ -21,6 +21,8 @@ from ckpt.errors import UnsupportedStateError
 from ckpt.records import TensorRecord, extent, is_dense, is_permuted, normal_strides, overlaps
 
 BLOCK_BYTES = 16 * CHUNK_BYTES
+_WIDEST = 16  # bytes of the widest element
+_PIECE_BYTES = 4 * CHUNK_BYTES  # of a permuted tensor: it is copied, joined and cut before it is written
 
 Blocks = Callable[[], Iterator[memoryview]]
 
@@ -73,6 +75,10 @@ def _place(name: str, tensor: Tensor) -> _Placed:
     _refuse(name, tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
     size = extent(plain.shape, plain.stride()) * plain.element_size()
+    if plain.storage_offset() * plain.element_size() + size > plain.untyped_storage().nbytes() and size:
+        raise UnsupportedStateError(
+            name, "a tensor whose memory was released (its storage was resized)", "gather it before saving"
+        )
     start = plain.data_ptr() if size else 0
     return _Placed(name=name, tensor=plain, start=start, end=start + size)
 
@@ -82,8 +88,10 @@ def _refuse(name: str, tensor: Tensor) -> None:
         raise UnsupportedStateError(
             name, f"a tensor subclass {type(tensor).__name__}", "store the plain tensors it is made of"
         )
-    if tensor.layout is not torch.strided:
-        raise UnsupportedStateError(name, f"a tensor of layout {tensor.layout}", "store its .to_dense() or its parts")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise UnsupportedStateError(
+            name, f"a {'nested ' if tensor.is_nested else ''}tensor of layout {tensor.layout}", "store its parts"
+        )
     if tensor.is_meta:
         raise UnsupportedStateError(name, "a meta tensor, which has no bytes", "materialise it first")
     if name_of(tensor.dtype) is None:
@@ -180,34 +188,64 @@ def _direct(tensor: Tensor, start: int, size: int) -> Iterator[memoryview]:
 
 
 def _gathered(group: list[_Placed], start: int, size: int) -> Iterator[memoryview]:
-    """Zeros, with the tensors' own elements laid over them."""
-    flat = torch.zeros(size, dtype=torch.uint8)
-    for member in group:
-        source = bits(member.tensor)
-        width = source.element_size()
-        whole = flat[: size - size % width].view(source.dtype)
-        _overlay(whole.as_strided(source.shape, source.stride(), (member.start - start) // width), source)
-    view = memory_of(flat)
-    for offset in range(0, size, BLOCK_BYTES):
-        yield view[offset : offset + BLOCK_BYTES]
+    """Zeros, with the tensors' own elements laid over them, a block at a time."""
+    waiting = sorted(group, key=lambda member: member.start, reverse=True)
+    reached: list[_Placed] = []
+    for low in range(start, start + size, BLOCK_BYTES):
+        room = min(BLOCK_BYTES, start + size - low)
+        while waiting and waiting[-1].start < low + room:
+            reached.append(waiting.pop())
+        reached = [member for member in reached if member.end > low]
+        block = torch.zeros(-(-room // _WIDEST) * _WIDEST, dtype=torch.uint8)
+        for member in reached:
+            _overlay(block, bits(member.tensor), member.start - low)
+        yield memory_of(block)[:room]
 
 
-def _overlay(target: Tensor, source: Tensor) -> None:
-    """Copy a view over one of the same strides, also where its elements overlap: then a part at a time."""
-    if not overlaps(source.shape, source.stride()):
-        target.copy_(source)
+def _overlay(block: Tensor, source: Tensor, place: int) -> None:
+    """Copy what of a view lies within a block; ``place`` is its first byte counted from the block's, also negative."""
+    width, room = source.element_size(), block.numel()
+    end = place + extent(source.shape, source.stride()) * width
+    if end <= 0 or place >= room:
         return
-    axis = min((size, axis) for axis, size in enumerate(source.shape) if size > 1)[1]
-    repeats = source.stride(axis) == 0
-    for index in range(1 if repeats else source.shape[axis]):
-        _overlay(target.select(axis, index), source.select(axis, index))
+    if overlaps(source.shape, source.stride()):
+        axis = min((size, axis) for axis, size in enumerate(source.shape) if size > 1)[1]
+        parts = list(range(source.shape[axis] if source.stride(axis) else 1))
+    elif place >= 0 and end <= room:
+        flat = block.view(source.dtype)
+        flat.as_strided(source.shape, source.stride(), place // width).copy_(source)
+        return
+    else:
+        axis = max((stride, axis) for axis, stride in enumerate(source.stride()) if source.shape[axis] > 1)[1]
+        parts = _overlay_inside(block, source, place, axis)
+    for index in parts:
+        _overlay(block, source.select(axis, index), place + index * source.stride(axis) * width)
+
+
+def _overlay_inside(block: Tensor, source: Tensor, place: int, axis: int) -> list[int]:
+    """Copy at once the rows of a view that lie in a block as a whole; return those that reach over its ends."""
+    step, rows = source.stride(axis) * source.element_size(), source.shape[axis]
+    row = source.select(axis, 0)
+    row_bytes = extent(row.shape, row.stride()) * source.element_size()
+    first = max((-place - row_bytes) // step + 1, 0)
+    last = min((block.numel() - place - 1) // step, rows - 1)
+    inside = range(max(-(place // step), 0), min((block.numel() - place - row_bytes) // step + 1, rows))
+    if not inside:
+        return list(range(first, last + 1))
+    _overlay(block, source.narrow(axis, inside.start, len(inside)), place + inside.start * step)
+    return [*range(first, inside.start), *range(inside.stop, last + 1)]
 
 
 def _rows(tensor: Tensor) -> Iterator[memoryview]:
-    """The elements in row-major order, a few rows at a time."""
-    row_bytes = max(tensor[0].numel() * tensor.element_size(), 1)
-    for piece in torch.split(tensor, max(BLOCK_BYTES // row_bytes, 1)):
-        yield memory_of(bits(piece.contiguous()).cpu())
+    """The elements in row-major order, as many at a time as make a small block."""
+    size = tensor.numel() * tensor.element_size()
+    if size <= _PIECE_BYTES:
+        yield memory_of(bits(tensor.contiguous()).cpu())
+        return
+    rows = max(_PIECE_BYTES * tensor.shape[0] // size, 1)
+    for start in range(0, tensor.shape[0], rows):
+        piece = tensor[start : start + rows]
+        yield from _rows(piece if rows > 1 else piece[0])
 
 
 def _rejoin(pieces: Iterator[memoryview]) -> Iterator[memoryview]:
