@@ -19,6 +19,7 @@ REVERSIBLE = False
 MAX_BYTES = 8 << 20  # of base or target: diffing 8 MiB takes about 10 s and 140 MiB
 _COUNTS = struct.Struct("<II")
 _STEP_BYTES = 24
+_BYTES_PER_STEP = 8  # a match that is not worth eight bytes more than the last one makes no step
 _SIGN = 1 << 63
 
 
@@ -32,7 +33,7 @@ def decode(base: memoryview, encoded: memoryview, *, width: int, size: int) -> b
     if len(encoded) < _COUNTS.size or max(len(base), size) > MAX_BYTES:
         raise ValueError(f"{len(encoded)} bytes for {size} from {len(base)}, at most {MAX_BYTES}")
     count, extra_size = _COUNTS.unpack_from(encoded)
-    if count > size + 1 or extra_size > size:
+    if count > size // _BYTES_PER_STEP + 2 or extra_size > size:
         raise ValueError(f"{count} steps and {extra_size} extra bytes for {size} bytes")
     reader = Reader(encoded[_COUNTS.size :])
     steps = reader.take(_STEP_BYTES * count)
@@ -45,15 +46,14 @@ def decode(base: memoryview, encoded: memoryview, *, width: int, size: int) -> b
 
 def _check(steps: bytes, *, base_size: int, size: int, extra_size: int) -> None:
     """Every step inside base and target; the C code behind ``patch`` is not asked to find out."""
-    numbers = np.frombuffer(steps, "<u8")
-    magnitudes = (numbers & np.uint64(_SIGN - 1)).astype(np.int64)
-    signed = np.where(numbers >= np.uint64(_SIGN), -magnitudes, magnitudes)
-    position = added = taken = 0
-    for add, take, seek in signed.reshape(-1, 3).tolist():
-        if add < 0 or take < 0 or (add and not 0 <= position <= base_size - add):
-            raise ValueError("a step outside the base")
-        added, taken, position = added + add, taken + take, position + add + seek
-        if added + taken > size:
-            raise ValueError("steps beyond the target")
-    if added != size - extra_size or taken != extra_size:
-        raise ValueError(f"steps for {added + taken} bytes where {size} belong")
+    numbers = np.frombuffer(steps, "<u8").reshape(-1, 3)
+    magnitudes = numbers & np.uint64(_SIGN - 1)
+    if (magnitudes > 2 * MAX_BYTES).any() or (numbers[:, :2] >= _SIGN).any():
+        raise ValueError("a step that is negative, or longer than any base")
+    add, take, seek = np.where(numbers >= _SIGN, -magnitudes.astype(np.int64), magnitudes.astype(np.int64)).T
+    ends = np.cumsum(add + seek) - seek  # where in the base each step stops adding
+    reads = add > 0
+    if ((ends - add < 0) | (ends > base_size))[reads].any():
+        raise ValueError("a step outside the base")
+    if add.sum() != size - extra_size or take.sum() != extra_size:
+        raise ValueError(f"steps for {add.sum() + take.sum()} bytes where {size} belong")

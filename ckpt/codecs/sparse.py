@@ -34,12 +34,14 @@ def decode(base: memoryview, encoded: memoryview, *, width: int, size: int) -> b
     if count * width > size:
         raise ValueError(f"{count} changes among {size // width} elements")
     reader = Reader(encoded[_COUNT.size :])
-    gaps = np.frombuffer(reader.take(count), np.uint8).astype(np.int64)
-    escaped = np.flatnonzero(gaps == _ESCAPE)
-    gaps[escaped] += np.frombuffer(reader.take(4 * len(escaped)), "<u4")
+    positions = np.frombuffer(reader.take(count), np.uint8).astype(np.int64)
+    escaped = np.flatnonzero(positions == _ESCAPE)
+    positions[escaped] += np.frombuffer(reader.take(4 * len(escaped)), "<u4")
     differences = unzigzag(from_planes([reader.take(count) for _ in range(width)], width))
     reader.end()
-    positions = np.cumsum(gaps + 1) - 1
+    positions += 1
+    np.cumsum(positions, out=positions)
+    positions -= 1
     if count and positions[-1] * width >= size:
         raise ValueError("a change beyond the end")
     result = bytearray(base)

@@ -59,10 +59,10 @@ class Reader:
 
 
 def _unpack(data: memoryview, size: int) -> bytes:
-    """Decompress a frame that states ``size``; zstd itself stops at what a frame states."""
+    """Decompress exactly one frame that states ``size``; zstd itself stops at what a frame states."""
     try:
         if zstandard.frame_content_size(data) != size:
             raise ValueError(f"a zstd frame that does not state {size} bytes")
-        return zstandard.ZstdDecompressor().decompress(data)
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"a broken zstd frame ({error})") from None
