@@ -9,6 +9,7 @@ nobody holds are removed by the next writer to the same path.
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import stat
@@ -22,6 +23,7 @@ from ckpt.errors import DestinationError
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _SUFFIX = ".saving"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -82,11 +84,11 @@ def make_folder(folder: Path) -> None:
 
 def _sweep(final: Path) -> None:
     """Remove what killed writers to the same path left: folders that nobody holds."""
-    for leftover in final.parent.glob(f".{_escaped(final.name)}.*{_SUFFIX}"):
+    for leftover in final.parent.glob(f".{glob.escape(final.name)}.{'[0-9a-f]' * 8}{_SUFFIX}"):
         try:
-            lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
+            lock = os.open(leftover, _FOLDER)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # another writer swept it, or it is no writer's
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_tree(leftover)
@@ -96,18 +98,17 @@ def _sweep(final: Path) -> None:
             os.close(lock)
 
 
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
 def _hold(final: Path) -> tuple[Path, int]:
     """A new staging folder and the descriptor whose lock keeps others from sweeping it."""
     while True:
         staging = final.parent / f".{final.name}.{token_hex(4)}{_SUFFIX}"
         staging.mkdir()
-        lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            lock = os.open(staging, _FOLDER)
+        except FileNotFoundError:
+            continue  # another writer swept it before it was held
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if staging.exists():  # no other writer swept it between the two calls above
+        if staging.exists():  # nor was it swept between the two calls above
             return staging, lock
         os.close(lock)
 
