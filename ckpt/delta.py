@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from ckpt.digests import CHUNK_BYTES, SHA256_BYTES, Chunks, chunk_count
+from ckpt.digests import CHUNK_BYTES, Chunks, chunk_count, chunk_range
 from ckpt.errors import FormatError, WrongBaseError
 from ckpt.manifest import Attachment, Manifest
 from ckpt.rules import check
@@ -142,13 +142,13 @@ def _completed(chunks: Chunks, operation: Operation, base: Sequence[Chunks], whe
             raise FormatError(where, f"a copy of {source.size_bytes} bytes", f"{chunks.size_bytes} bytes, no digests")
         return source
     own = {chunk: place for place, chunk in enumerate(operation.covered())}
-    if len(chunks.crc32) != len(own) or len(chunks.sha256) != SHA256_BYTES * len(own):
+    if len(chunks.crc32) != len(own):
         raise FormatError(where, f"{len(chunks.crc32)} digests", f"{len(own)}, one for each chunk that a frame writes")
     crcs, hashes = [], []
     for chunk in range(chunk_count(chunks.size_bytes)):
         here, place = (chunks, own[chunk]) if chunk in own else (source, chunk)
-        if place >= len(here.crc32):
-            raise FormatError(where, f"chunk {chunk} from no frame", "a frame where the base ends")
+        if chunk not in own and chunk_range(chunk, chunks.size_bytes) != chunk_range(chunk, source.size_bytes):
+            raise FormatError(where, f"chunk {chunk} from no frame", "a frame where the base has no such chunk")
         crcs.append(here.crc32[place])
         hashes.append(here.sha256_of(place))
     return Chunks(size_bytes=chunks.size_bytes, crc32=tuple(crcs), sha256=b"".join(hashes))

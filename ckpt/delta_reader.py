@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt.codecs import codec
-from ckpt.delta import Delta, Frame, Operation
-from ckpt.delta_wire import read_delta
+from ckpt.delta import Delta, Frame, Operation, Patch
+from ckpt.delta_wire import delta_in
 from ckpt.digests import Chunks, sha256, text
-from ckpt.errors import CorruptFrameError
+from ckpt.errors import CorruptFileError, CorruptFrameError
+from ckpt.folder import Folder, forget, reading
 from ckpt.manifest import Manifest
 from ckpt.memory import BLOCK_BYTES, Source
-from ckpt.payload import open_payload
-from ckpt.reader import open_checkpoint
+from ckpt.names import DELTA_NAME
+from ckpt.payload import Payload, open_payload
 from ckpt.writer import Progress, write
+
+_NOTHING = memoryview(b"")
 
 
 def apply(base: Path | str, delta: Path | str, out: Path | str, *, progress: Progress | None = None) -> Manifest:
@@ -40,18 +43,23 @@ def apply(base: Path | str, delta: Path | str, out: Path | str, *, progress: Pro
         FormatError: the delta breaks a rule.
         DestinationError: ``out`` exists.
     """
-    folder = Path(delta)
-    described = read_delta(folder)
-    payload = open_payload(base)
-    target = described.completed(payload.manifest, folder)
-    patches = _Patches(folder, described)
+    payload = open_payload(base, attachments=True)
+    return reading(delta, lambda folder: _apply(payload, folder, out, progress), expected=DELTA_NAME)
+
+
+def _apply(base: Payload, folder: Folder, out: Path | str, progress: Progress | None) -> Manifest:
+    delta = delta_in(folder)
+    target = delta.completed(base.manifest, folder.path)
+    patches = _Patches(folder.path, delta, tuple(_patch(folder, patch) for patch in delta.patches))
     storages = [
-        _source(operation, chunks, payload.storage(operation.base) if operation.uses_base else memoryview(b""), patches)
-        for operation, chunks in zip(described.storages, target.storages, strict=True)
+        _source(operation, chunks, base.storage(operation.base) if operation.uses_base else _NOTHING, patches)
+        for operation, chunks in zip(delta.storages, target.storages, strict=True)
     ]
     attachments = {
-        item.path: _source(operation, item.chunks, _attachment(base, payload.manifest, operation), patches).blocks
-        for operation, item in zip(described.attachments, target.attachments, strict=True)
+        item.path: _source(
+            operation, item.chunks, base.attachments[operation.base] if operation.uses_base else _NOTHING, patches
+        ).blocks
+        for operation, item in zip(delta.attachments, target.attachments, strict=True)
     }
     return write(
         out,
@@ -62,15 +70,20 @@ def apply(base: Path | str, delta: Path | str, out: Path | str, *, progress: Pro
         attachments=attachments,
         producer=target.producer,
         progress=progress,
-        accept=lambda written: _accept(folder, written, target),
+        accept=lambda written: _accept(folder.path, written, target),
     )
 
 
-def _attachment(base: Path | str, manifest: Manifest, operation: Operation) -> memoryview:
-    if not operation.uses_base:
-        return memoryview(b"")
-    with open_checkpoint(base) as checkpoint:
-        return memoryview(checkpoint.attachment(manifest.attachments[operation.base].path).read_bytes())
+def _patch(folder: Folder, patch: Patch) -> memoryview:
+    try:
+        return folder.view(patch.name, size_bytes=patch.size_bytes)
+    except CorruptFileError as error:
+        raise CorruptFrameError(
+            delta=folder.path,
+            frame=f"{error.what} of {patch.name}",
+            found=str(error.found),
+            expected=str(error.expected),
+        ) from None
 
 
 def _source(operation: Operation, chunks: Chunks, base: memoryview, patches: "_Patches") -> Source:
@@ -85,21 +98,25 @@ def _blocks(frames: Sequence[Frame], size: int, base: memoryview, patches: "_Pat
     for frame in frames:
         yield from _plain(base, reached, frame.offset)
         yield memoryview(patches.decode(frame, base))
+        forget(base[frame.base_offset : frame.base_offset + frame.base_size])
         reached = frame.offset + frame.size
     yield from _plain(base, reached, size)
 
 
 def _plain(base: memoryview, start: int, end: int) -> Iterator[memoryview]:
     for offset in range(start, end, BLOCK_BYTES):
-        yield base[offset : min(offset + BLOCK_BYTES, end)]
+        block = base[offset : min(offset + BLOCK_BYTES, end)]
+        yield block
+        forget(block)
 
 
 @dataclass(frozen=True, slots=True)
 class _Patches:
-    """The frames of a delta folder, read one at a time."""
+    """The frames of a delta folder, decoded one at a time."""
 
     folder: Path
     delta: Delta
+    files: tuple[memoryview, ...]
 
     def decode(self, frame: Frame, base: memoryview) -> bytes | bytearray:
         """The bytes of a frame; its SHA-256 is checked before its decoder runs.
@@ -112,22 +129,18 @@ class _Patches:
             raise self._bad(frame, f"a base of {len(base)} bytes", f"{frame.base_offset + frame.base_size}")
         source = base[frame.base_offset : frame.base_offset + frame.base_size]
         try:
-            decoded = codec(frame.codec).decode(source, memoryview(encoded), width=frame.width, size=frame.size)
+            decoded = codec(frame.codec).decode(source, encoded, width=frame.width, size=frame.size)
         except ValueError as error:
             raise self._bad(frame, str(error), f"{frame.size} bytes") from error
         if len(decoded) != frame.size:
             raise self._bad(frame, f"{len(decoded)} bytes", f"{frame.size} bytes")
         return decoded
 
-    def _encoded(self, frame: Frame) -> bytes:
-        try:
-            with open(self.folder / self.delta.patches[frame.patch].name, "rb") as file:
-                file.seek(frame.patch_offset)
-                encoded = file.read(frame.encoded_size)
-        except FileNotFoundError:
-            raise self._bad(frame, "no patch file", self.delta.patches[frame.patch].name) from None
-        if sha256(encoded) != frame.sha256:
-            raise self._bad(frame, text(sha256(encoded)), text(frame.sha256))
+    def _encoded(self, frame: Frame) -> memoryview:
+        encoded = self.files[frame.patch][frame.patch_offset : frame.patch_offset + frame.encoded_size]
+        found = sha256(encoded)
+        if found != frame.sha256:
+            raise self._bad(frame, text(found), text(frame.sha256))
         return encoded
 
     def _bad(self, frame: Frame, found: str, expected: str) -> CorruptFrameError:

@@ -3,16 +3,27 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ckpt.codecs import codec
 from ckpt.delta import Action, Delta, Frame, Operation, Patch
 from ckpt.digests import CHUNK_BYTES, SHA256_BYTES, sha256, text
-from ckpt.errors import FormatError, NotACheckpointError, VersionError
-from ckpt.manifest import FORMAT_VERSION
+from ckpt.errors import FormatError, VersionError
+from ckpt.folder import Folder, reading
+from ckpt.manifest import FORMAT_VERSION, Placement
+from ckpt.names import DELTA_NAME
 from ckpt.proto import delta_pb2 as pb
 from ckpt.rules import MAX_STORAGE_BYTES
-from ckpt.wire import DELTA_MAGIC, manifest_message, manifest_value, open_envelope, read_bounded, seal_envelope
+from ckpt.wire import (
+    DELTA_MAGIC,
+    MAX_FILE_BYTES,
+    body_of,
+    manifest_message,
+    manifest_value,
+    open_envelope,
+    seal_envelope,
+)
 
-DELTA_NAME = "delta.pb"
-MAX_FRAME_BYTES = 64 << 20
+MAX_FRAME_BYTES = 16 << 20  # decoding one takes a few times as much memory
+MAX_GROWTH_BYTES = 4 << 10  # of an encoded frame over what it decodes to
 WIDTHS = (1, 2, 4, 8)
 
 
@@ -23,13 +34,13 @@ def read_delta(path: Path | str) -> Delta:
         NotACheckpointError: there is no ``delta.pb``.
         FormatError: it breaks a rule.
     """
-    folder = Path(path)
-    try:
-        data = read_bounded(folder / DELTA_NAME)
-    except (FileNotFoundError, NotADirectoryError):
-        found = "nothing" if not folder.exists() else f"no {DELTA_NAME}"
-        raise NotACheckpointError(folder, f"{found} where a delta was expected") from None
-    delta = _value(open_envelope(data, pb.Delta(), DELTA_MAGIC, str(folder / DELTA_NAME)), data)
+    return reading(path, delta_in, expected=DELTA_NAME)
+
+
+def delta_in(folder: Folder) -> Delta:
+    """As :func:`read_delta`, of an opened folder."""
+    data = folder.read(DELTA_NAME, at_most=MAX_FILE_BYTES)
+    delta = _value(open_envelope(data, pb.Delta(), DELTA_MAGIC, str(folder.path / DELTA_NAME)), data)
     _check(delta)
     return delta
 
@@ -80,17 +91,16 @@ def _value(message: pb.Delta, data: bytes) -> Delta:
     for name in ("base_root", "target_root", "target_seal"):
         if len(getattr(message, name)) != SHA256_BYTES:
             raise FormatError(f"delta.{name}", f"{len(getattr(message, name))} bytes", f"{SHA256_BYTES}")
-    body = message.SerializeToString(deterministic=True)
     return Delta(
         base_root=text(message.base_root),
         target_root=text(message.target_root),
         target_seal=text(message.target_seal),
         sequence=message.sequence,
-        target=manifest_value(message.target),
+        target=manifest_value(message.target, whole=False),
         storages=tuple(_operation(operation) for operation in message.storages),
         attachments=tuple(_operation(operation) for operation in message.attachments),
         patches=tuple(Patch(name=patch.name, size_bytes=patch.size) for patch in message.patches),
-        digest=text(sha256(body)),
+        digest=text(sha256(body_of(data))),
         size_bytes=len(data) + sum(patch.size for patch in message.patches),
     )
 
@@ -121,6 +131,8 @@ def _operation(message: pb.Operation) -> Operation:
 
 def _check(delta: Delta) -> None:
     target = delta.target
+    if any(place != Placement(file=0, offset=0) for place in target.placements):
+        raise FormatError("delta.target", "a place of a storage", "none: the target's files are written anew")
     if target.files or len(delta.storages) != len(target.storages):
         raise FormatError("delta.storages", f"{len(delta.storages)} operations", f"{len(target.storages)}, no files")
     if len(delta.attachments) != len(target.attachments):
@@ -132,6 +144,18 @@ def _check(delta: Delta) -> None:
         _check_operation(operation, chunks.size_bytes, delta.patches)
     for operation, item in zip(delta.attachments, target.attachments, strict=True):
         _check_operation(operation, item.chunks.size_bytes, delta.patches)
+    _check_patches(delta)
+
+
+def _check_patches(delta: Delta) -> None:
+    """The frames fill each patch exactly: nothing is encoded twice, nothing is hidden between."""
+    reached = [0] * len(delta.patches)
+    for frame in sorted(delta.frames(), key=lambda frame: (frame.patch, frame.patch_offset)):
+        _expect(frame.patch_offset == reached[frame.patch], frame, "frames end to end in their patch")
+        reached[frame.patch] += frame.encoded_size
+    for patch, end in zip(delta.patches, reached, strict=True):
+        if patch.size_bytes != end or end == 0:
+            raise FormatError("delta.patches", f"'{patch.name}' of {patch.size_bytes} bytes", f"{end}, above 0")
 
 
 def patch_name(number: int) -> str:
@@ -141,6 +165,8 @@ def patch_name(number: int) -> str:
 def _check_operation(operation: Operation, size: int, patches: Sequence[Patch]) -> None:
     if size > MAX_STORAGE_BYTES or (operation.action is Action.COPY and operation.frames):
         raise FormatError("delta.operation", f"{size} bytes, {len(operation.frames)} frames", "a copy without frames")
+    if operation.action is Action.NEW and operation.base:
+        raise FormatError("delta.operation", f"base {operation.base} of new content", "none")
     reached = 0
     for frame in operation.frames:
         _check_frame(frame, size, patches)
@@ -158,9 +184,12 @@ def _check_frame(frame: Frame, size: int, patches: Sequence[Patch]) -> None:
     _expect(0 < frame.size <= MAX_FRAME_BYTES and end <= size, frame, "bytes inside the target")
     _expect(end == size or end % CHUNK_BYTES == 0, frame, "whole chunks")
     _expect(frame.base_size <= MAX_FRAME_BYTES, frame, f"a base of at most {MAX_FRAME_BYTES} bytes")
+    _expect(frame.base_size > 0 or frame.base_offset == 0, frame, "no place in a base that is not read")
     _expect(frame.width in WIDTHS and len(frame.sha256) == SHA256_BYTES, frame, "a width of 1, 2, 4, 8 and a SHA-256")
+    _expect(0 < frame.encoded_size <= frame.size + MAX_GROWTH_BYTES, frame, "encoded bytes, hardly more than decoded")
     _expect(frame.patch < len(patches), frame, "a patch of the table")
-    _expect(frame.patch_offset + frame.encoded_size <= patches[frame.patch].size_bytes, frame, "bytes inside its patch")
+    _expect(frame.reversible == codec(frame.codec).REVERSIBLE, frame, "what its codec says of reversing")
+    _expect(not frame.reversible or frame.base_size == frame.size, frame, "as much of the base where it is reversible")
 
 
 def _expect(condition: bool, frame: Frame, expected: str) -> None:

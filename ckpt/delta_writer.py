@@ -5,7 +5,7 @@ manifests, and encoded a frame at a time by the codec that is smallest on a samp
 always give the same delta.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -15,13 +15,14 @@ import numpy as np
 from ckpt.codecs import bsdiff, codec
 from ckpt.commit import staged, write_file
 from ckpt.delta import Action, Delta, Frame, Operation, Patch
-from ckpt.delta_wire import DELTA_NAME, WIDTHS, patch_name, read_delta, to_bytes
+from ckpt.delta_wire import WIDTHS, patch_name, read_delta, to_bytes
 from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, sha256
 from ckpt.dtypes import BY_NAME
-from ckpt.manifest import Attachment, Manifest
-from ckpt.payload import Payload, faults_in_storage, open_payload
-from ckpt.reader import open_checkpoint
-from ckpt.records import TensorRecord, users_of
+from ckpt.folder import forget
+from ckpt.manifest import Manifest
+from ckpt.names import DELTA_NAME
+from ckpt.payload import Payload, faults_in_attachment, faults_in_storage, open_payload
+from ckpt.records import TensorRecord
 from ckpt.writer import Progress, durable
 
 FRAME_CHUNKS = 16  # at most 16 MiB a frame: decoding needs little memory, repair fetches little
@@ -48,12 +49,12 @@ def diff(
         CorruptChunkError: a chunk that would be read is not what its manifest states.
         DestinationError: ``out`` exists.
     """
-    old, new = open_payload(base), open_payload(target)
+    old, new = open_payload(base, attachments=True), open_payload(target, attachments=True)
     with staged(out, overwrite=False, owns=lambda _: "another delta") as folder:
         with durable(folder / patch_name(0)) as file:
             writer = _FrameWriter(file)
             storages = _storages(old, new, writer, progress)
-            attachments = [_attachment(base, target, old.manifest, item, writer) for item in new.manifest.attachments]
+            attachments = [_attachment(old, new, index, writer) for index in range(len(new.attachments))]
             size = file.tell()
         if size == 0:
             (folder / patch_name(0)).unlink()
@@ -153,10 +154,9 @@ def _sample(view: memoryview, width: int) -> memoryview:
 
 def _storages(old: Payload, new: Payload, writer: _FrameWriter, progress: Progress | None) -> list[Operation]:
     pairing = _Pairing(old.manifest)
-    users = users_of(new.manifest.tensors, len(new.manifest.storages))
     operations, done = [], 0
     for index, chunks in enumerate(new.manifest.storages):
-        operations.append(_storage(old, new, index, users[index], pairing, writer))
+        operations.append(_storage(old, new, index, new.manifest.users[index], pairing, writer))
         done += chunks.size_bytes
         if progress is not None:
             progress(done, new.manifest.payload_bytes)
@@ -194,7 +194,7 @@ def _storage(
         return Operation(
             action=Action.PATCH, base=partner, frames=_patch_frames(old, new, partner, index, width, writer)
         )
-    if min(before.size_bytes, chunks.size_bytes) > 0 and max(before.size_bytes, chunks.size_bytes) <= bsdiff.MAX_BYTES:
+    if _suits_bsdiff(before, chunks):
         _prove(old, partner, range(len(before.crc32)))
         _prove(new, index, range(len(chunks.crc32)))
         run = _Run(base=old.storage(partner), target=new.storage(index), offset=0, base_offset=0, width=1)
@@ -227,6 +227,7 @@ def _new_frames(new: Payload, index: int, width: int, writer: _FrameWriter) -> t
         start, end = first * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size)
         run = _Run(base=memoryview(b""), target=new.storage(index)[start:end], offset=start, base_offset=0, width=width)
         frames.append(writer.write(run, ["raw"]))
+        forget(run.target)
     return tuple(frames)
 
 
@@ -243,24 +244,27 @@ def _patch_frames(
         start, end = chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, after.size_bytes)
         run = _Run(base=base[start:end], target=target[start:end], offset=start, base_offset=start, width=width)
         frames.append(writer.write(run, ["sparse", "planes", "raw"]))
+        forget(run.base)
+        forget(run.target)
     return tuple(frames)
 
 
-def _runs(changed: Sequence[int], base: memoryview, target: memoryview, size: int) -> list[range]:
+def _runs(changed: Sequence[int], base: memoryview, target: memoryview, size: int) -> Iterator[range]:
     """Changed chunks that lie side by side, as frames: closed when full by estimate or by count."""
-    runs: list[range] = []
+    run = range(0)
     estimate = 0
     for chunk in changed:
         start, end = chunk_range(chunk, size)
         weight = _changed_bytes(base[start:end], target[start:end])
-        adjoins = bool(runs) and runs[-1].stop == chunk and len(runs[-1]) < FRAME_CHUNKS
-        if adjoins and estimate < FULL_FRAME_BYTES:
-            runs[-1] = range(runs[-1].start, chunk + 1)
+        if run and run.stop == chunk and len(run) < FRAME_CHUNKS and estimate < FULL_FRAME_BYTES:
+            run = range(run.start, chunk + 1)
             estimate += weight
         else:
-            runs.append(range(chunk, chunk + 1))
-            estimate = weight
-    return runs
+            if run:
+                yield run
+            run, estimate = range(chunk, chunk + 1), weight
+    if run:
+        yield run
 
 
 def _changed_bytes(base: memoryview, target: memoryview) -> int:
@@ -268,18 +272,18 @@ def _changed_bytes(base: memoryview, target: memoryview) -> int:
     return int(np.count_nonzero(np.frombuffer(base, np.uint8) != np.frombuffer(target, np.uint8)))
 
 
-def _attachment(
-    base: Path | str, target: Path | str, manifest: Manifest, item: Attachment, writer: _FrameWriter
-) -> Operation:
-    same = [index for index, other in enumerate(manifest.attachments) if other.chunks == item.chunks]
-    if same:
-        return Operation(action=Action.COPY, base=same[0])
-    after = _bytes_of(target, item.path)
-    named = [index for index, other in enumerate(manifest.attachments) if other.path == item.path]
-    sizes = [manifest.attachments[index].chunks.size_bytes for index in named]
-    if named and after and sizes[0] > 0 and max(sizes[0], len(after)) <= bsdiff.MAX_BYTES:
-        run = _Run(base=_bytes_of(base, item.path), target=after, offset=0, base_offset=0, width=1)
-        return Operation(action=Action.PATCH, base=named[0], frames=(writer.write(run, ["bsdiff"]),))
+def _attachment(old: Payload, new: Payload, index: int, writer: _FrameWriter) -> Operation:
+    item, after = new.manifest.attachments[index], new.attachments[index]
+    known = old.manifest.attachments
+    same = next((number for number, other in enumerate(known) if other.chunks == item.chunks), None)
+    if same is not None:
+        return Operation(action=Action.COPY, base=same)
+    _prove_attachment(new, index)
+    named = next((number for number, other in enumerate(known) if other.path == item.path), None)
+    if named is not None and _suits_bsdiff(known[named].chunks, item.chunks):
+        _prove_attachment(old, named)
+        run = _Run(base=old.attachments[named], target=after, offset=0, base_offset=0, width=1)
+        return Operation(action=Action.PATCH, base=named, frames=(writer.write(run, ["bsdiff"]),))
     frames = []
     for start in range(0, len(after), FRAME_CHUNKS * CHUNK_BYTES):
         piece = after[start : start + FRAME_CHUNKS * CHUNK_BYTES]
@@ -288,6 +292,13 @@ def _attachment(
     return Operation(action=Action.NEW, frames=tuple(frames))
 
 
-def _bytes_of(folder: Path | str, path: str) -> memoryview:
-    with open_checkpoint(folder) as checkpoint:
-        return memoryview(checkpoint.attachment(path).read_bytes())
+def _prove_attachment(payload: Payload, index: int) -> None:
+    item = payload.manifest.attachments[index]
+    for fault in faults_in_attachment(payload.folder, item, payload.attachments[index], "sha256"):
+        raise fault
+
+
+def _suits_bsdiff(before: Chunks, after: Chunks) -> bool:
+    """Whether neither side is empty or beyond the bound."""
+    sizes = (before.size_bytes, after.size_bytes)
+    return min(sizes) > 0 and max(sizes) <= bsdiff.MAX_BYTES

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ckpt.errors import VersionError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DType:
@@ -65,12 +67,12 @@ def torch_dtype(name: str) -> torch.dtype:
     """The torch dtype of a table row.
 
     Raises:
-        TypeError: this torch does not have it.
+        VersionError: this torch does not have it.
     """
     try:
         return _TORCH[name]
     except KeyError:
-        raise TypeError(f"torch {torch.__version__} has no dtype '{name}'; load it with a newer torch") from None
+        raise VersionError(f"dtype '{name}'", f"torch {torch.__version__}", "a torch that has it") from None
 
 
 # One integer (or complex) dtype for each element size: copying through it moves bits and never a float's meaning.

@@ -5,7 +5,7 @@
     ├── DestinationError        (ValueError)  the place cannot be written as asked
     ├── NotACheckpointError     (ValueError)  nothing, or something else, stands at the path
     ├── FormatError             (ValueError)  a manifest or delta that breaks the format's rules
-    │   └── VersionError                      written by a newer format
+    │   └── VersionError                      written by a newer format, or for another torch
     ├── IntegrityError                        bytes differ from what the manifest states
     │   ├── CorruptChunkError                 one chunk of a storage or attachment
     │   ├── CorruptFileError                  a file's size, header or name
@@ -48,11 +48,15 @@ class DestinationError(CheckpointError, ValueError):
 
 
 class NotACheckpointError(CheckpointError, ValueError):
-    """There is no manifest where a checkpoint was expected."""
+    """There is no manifest where a checkpoint was expected, or no ``delta.pb`` where a delta was."""
 
-    def __init__(self, path: Path, found: str) -> None:
+    def __init__(self, path: Path, found: str, *, expected: str = "manifest.pb") -> None:
+        kind = "delta" if expected == "delta.pb" else "checkpoint"
         super().__init__(
-            f"'{path}' is not a checkpoint: expected a folder with manifest.pb, found {found}.", path=path, found=found
+            f"'{path}' is not a {kind}: expected a folder with {expected}, found {found}. Check the path.",
+            path=path,
+            found=found,
+            expected=expected,
         )
 
 
@@ -70,7 +74,16 @@ class FormatError(CheckpointError, ValueError):
 
 
 class VersionError(FormatError):
-    """Written by a format version that this reader does not know."""
+    """Written by a format version that this reader does not know, or for a torch that has more dtypes."""
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        CheckpointError.__init__(
+            self,
+            f"{where}: found {found}, expected {expected}. Read it with the version that wrote it, or a newer one.",
+            where=where,
+            found=found,
+            expected=expected,
+        )
 
 
 class IntegrityError(CheckpointError):

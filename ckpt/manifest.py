@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ckpt.digests import Chunks, Encoder, text
-from ckpt.records import TensorRecord
+from ckpt.records import TensorRecord, users_of
 from ckpt.state import Node
 from ckpt.state_digest import state_digest
 
@@ -77,7 +77,7 @@ class Manifest:
 
     @cached_property
     def root_digest(self) -> bytes:
-        return Encoder("treering/root/v1").raw(self.weights_digest).raw(state_digest(self.state)).digest()
+        return Encoder("treering/root/v1").raw(self.weights_digest).raw(self.state_digest).digest()
 
     @cached_property
     def seal_digest(self) -> bytes:
@@ -106,6 +106,15 @@ class Manifest:
         """Tensor name → record, in state order."""
         return {tensor.name: tensor for tensor in self.tensors}
 
+    @cached_property
+    def state_digest(self) -> bytes:
+        return state_digest(self.state)
+
+    @cached_property
+    def users(self) -> tuple[tuple[TensorRecord, ...], ...]:
+        """The tensors of each storage, in state order."""
+        return users_of(self.tensors, len(self.storages))
+
     @property
     def payload_bytes(self) -> int:
         """Bytes of all storages: what a full copy of the weights weighs."""
@@ -113,5 +122,5 @@ class Manifest:
 
     def owner(self, storage: int) -> str:
         """The storage in words, for messages: the tensors that view it."""
-        names = [f"'{tensor.name}'" for tensor in self.tensors if tensor.storage == storage]
+        names = [f"'{tensor.name}'" for tensor in self.users[storage]]
         return f"the storage of {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"

@@ -1,26 +1,28 @@
 """The bytes of an opened checkpoint: its files mapped or read, checked for size and header, sliced into storages.
 
-A reader opens the folder first and every file through it, so that it sees one checkpoint even while another process
-replaces the folder. Storages are given as writable private memory: a change stays in this process.
+Storages are given as writable private memory: a change stays in this process. Chunks are compared with their digests
+where someone asks, by all cores where it is many of them; how a file may be opened is the business of
+:mod:`ckpt.folder`.
 """
 
-import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ckpt.digests import Chunks, chunk_range, crc32, sha256
-from ckpt.errors import CorruptChunkError, CorruptFileError, NotACheckpointError
-from ckpt.manifest import FileRecord, Manifest
-from ckpt.rules import MANIFEST_NAME, check
+from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, crc32, sha256
+from ckpt.errors import CorruptChunkError
+from ckpt.folder import Folder, forget, reading
+from ckpt.manifest import Attachment, FileRecord, Manifest
+from ckpt.names import MANIFEST_NAME
+from ckpt.rules import check
 from ckpt.shards import headers_of
-from ckpt.wire import manifest_from_bytes, read_bounded
+from ckpt.wire import MAX_FILE_BYTES, manifest_from_bytes
 
 Algorithm = Literal["crc32", "sha256"]
-_REOPENINGS = 16
+_TASK_BYTES = 16 * CHUNK_BYTES  # enough to keep a thread busy, few enough to share a large storage
 
 
 def read_manifest(path: Path | str) -> Manifest:
@@ -30,148 +32,82 @@ def read_manifest(path: Path | str) -> Manifest:
         NotACheckpointError: there is none.
         FormatError: it breaks a rule.
     """
-    folder = Path(path)
-    try:
-        data = read_bounded(folder / MANIFEST_NAME)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotACheckpointError(folder, _what_stands_at(folder)) from None
-    return _checked(data, folder)
+    return reading(path, manifest_in, expected=MANIFEST_NAME)
 
 
-def _checked(data: bytes, folder: Path) -> Manifest:
-    manifest = manifest_from_bytes(data, str(folder / MANIFEST_NAME))
+def manifest_in(folder: Folder) -> Manifest:
+    """As :func:`read_manifest`, of an opened folder."""
+    data = folder.read(MANIFEST_NAME, at_most=MAX_FILE_BYTES)
+    manifest = manifest_from_bytes(data, str(folder.path / MANIFEST_NAME))
     check(manifest)
     return manifest
 
 
-def _what_stands_at(folder: Path) -> str:
-    if not folder.exists():
-        return "nothing"
-    return "a folder without one" if folder.is_dir() else "a file"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """A manifest and the memory of its files, in the order of ``manifest.files``."""
+    """A manifest and the memory of its files, in the order of ``manifest.files``.
+
+    ``attachments`` are those of the manifest, in its order, where they were asked for.
+    """
 
     folder: Path
     manifest: Manifest
     files: tuple[memoryview, ...]
+    attachments: tuple[memoryview, ...] = ()
 
     def storage(self, index: int) -> memoryview:
         place, size = self.manifest.placements[index], self.manifest.storages[index].size_bytes
         return self.files[place.file][place.offset : place.offset + size]
 
 
-def open_payload(path: Path | str, *, mapped: bool = True) -> Payload:
+def open_payload(path: Path | str, *, mapped: bool = True, attachments: bool = False) -> Payload:
     """Open every file of a checkpoint.
 
     Args:
         path: The folder.
         mapped: Map the files (pages are read when touched); False reads them into memory now.
+        attachments: Open the attachments too.
 
     Raises:
         NotACheckpointError: no manifest there.
         FormatError: the manifest breaks a rule.
         CorruptFileError: a file is missing, or has another size or header than the manifest states.
     """
-    folder = Path(path)
-    for _ in range(_REOPENINGS):
-        payload = _open_once(folder, mapped)
-        if payload is not None:
-            return payload
-    raise CorruptFileError(
-        folder=folder,
-        file=MANIFEST_NAME,
-        what="the folder",
-        found=f"another one at each of {_REOPENINGS} openings",
-        expected="a checkpoint that stays",
-    )
+
+    def read(folder: Folder) -> Payload:
+        manifest = manifest_in(folder)
+        headers = headers_of(manifest)
+        return Payload(
+            folder=folder.path,
+            manifest=manifest,
+            files=tuple(open_file(folder, record, headers[record.name], mapped=mapped) for record in manifest.files),
+            attachments=tuple(
+                folder.view(item.path, size_bytes=item.chunks.size_bytes)
+                for item in (manifest.attachments if attachments else ())
+            ),
+        )
+
+    return reading(path, read, expected=MANIFEST_NAME)
 
 
-def _open_once(folder: Path, mapped: bool) -> Payload | None:
-    """One try; None when the folder was replaced between two openings."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotACheckpointError(folder, _what_stands_at(folder)) from None
-    try:
-        return _open_in(folder, descriptor, mapped)
-    finally:
-        os.close(descriptor)
-
-
-def _open_in(folder: Path, descriptor: int, mapped: bool) -> Payload | None:
-    try:
-        data = read_bounded(Path(MANIFEST_NAME), dir_fd=descriptor)
-    except FileNotFoundError:
-        if _was_replaced(folder, descriptor):
-            return None
-        raise NotACheckpointError(folder, _what_stands_at(folder)) from None
-    manifest = _checked(data, folder)
-    headers = headers_of(manifest)
-    views = []
-    for record in manifest.files:
-        try:
-            file = os.open(record.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=descriptor)
-        except OSError as error:
-            if _was_replaced(folder, descriptor):
-                return None
-            raise _bad(folder, record, "the file", error.strerror or "an error", "a regular file") from None
-        try:
-            views.append(_view(folder, record, file, mapped))
-        finally:
-            os.close(file)
-        _check_header(folder, record, views[-1], headers[record.name])
-    return Payload(folder=folder, manifest=manifest, files=tuple(views))
-
-
-def _was_replaced(folder: Path, descriptor: int) -> bool:
-    try:
-        now = os.stat(folder)
-    except FileNotFoundError:
-        return False
-    return not os.path.samestat(now, os.fstat(descriptor))
-
-
-def _view(folder: Path, record: FileRecord, file: int, mapped: bool) -> memoryview:
-    size = os.fstat(file).st_size
-    if size != record.size_bytes:
-        raise _bad(folder, record, "the size", f"{size} bytes", f"{record.size_bytes} bytes")
-    if size == 0:
-        return memoryview(bytearray())
-    if mapped:
-        return memoryview(mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE))
-    # Anonymous memory, so that the pages are aligned as mapped ones are.
-    view = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    done = 0
-    while done < size:
-        count = os.preadv(file, [view[done:]], done)
-        if count == 0:
-            raise _bad(folder, record, "the size", f"{done} bytes", f"{size} bytes")
-        done += count
+def open_file(folder: Folder, record: FileRecord, header: bytes, *, mapped: bool = True) -> memoryview:
+    """One payload file, its header compared with the one that the manifest implies."""
+    view = folder.view(record.name, size_bytes=record.size_bytes, mapped=mapped)
+    found = view[: record.header_bytes]
+    if sha256(found) != record.header_sha256:
+        raise folder.fault(record.name, "the header", f"sha256 {sha256(found).hex()}", record.header_sha256.hex())
+    if found != header:
+        raise folder.fault(record.name, "the header", "other names, shapes or places", "those of the manifest")
     return view
 
 
-def _check_header(folder: Path, record: FileRecord, view: memoryview, derived: bytes) -> None:
-    found = view[: record.header_bytes]
-    if sha256(found) != record.header_sha256:
-        raise _bad(folder, record, "the header", f"sha256 {sha256(found).hex()}", record.header_sha256.hex())
-    if found != derived:
-        raise _bad(folder, record, "the header", "other names, shapes or places", "those of the manifest")
-
-
-def _bad(folder: Path, record: FileRecord, what: str, found: str, expected: str) -> CorruptFileError:
-    return CorruptFileError(folder=folder, file=record.name, what=what, found=found, expected=expected)
-
-
 def faults_in_storage(
-    payload: Payload, index: int, algorithm: Algorithm, *, chunks: range | None = None
+    payload: Payload, index: int, algorithm: Algorithm, *, chunks: range
 ) -> Iterator[CorruptChunkError]:
-    """Each chunk of a storage that does not have its digest; ``chunks`` limits the look to some."""
+    """Each of some chunks of a storage that does not have its digest."""
     manifest = payload.manifest
     place = manifest.placements[index]
-    yield from faults_in(
+    yield from _faults_in(
         payload.storage(index),
         manifest.storages[index],
         algorithm,
@@ -183,7 +119,26 @@ def faults_in_storage(
     )
 
 
-def faults_in(
+def faults_in_attachment(
+    folder: Path, item: Attachment, data: memoryview, algorithm: Algorithm
+) -> Iterator[CorruptChunkError]:
+    """Each chunk of an attachment that does not have its digest; its pages are let go of."""
+    for chunk in range(len(item.chunks.crc32)):
+        yield from _faults_in(
+            data,
+            item.chunks,
+            algorithm,
+            folder=folder,
+            file=item.path,
+            shift=0,
+            owner=lambda: f"attachment '{item.path}'",
+            chunks=range(chunk, chunk + 1),
+        )
+        start, end = chunk_range(chunk, len(data))
+        forget(data[start:end])
+
+
+def _faults_in(
     view: memoryview,
     expected: Chunks,
     algorithm: Algorithm,
@@ -192,10 +147,10 @@ def faults_in(
     file: str,
     shift: int,
     owner: Callable[[], str],
-    chunks: range | None = None,
+    chunks: range,
 ) -> Iterator[CorruptChunkError]:
     """Compare a run of bytes with its digests; ``shift`` is its place in the file, for messages."""
-    for chunk in chunks if chunks is not None else range(len(expected.crc32)):
+    for chunk in chunks:
         start, end = chunk_range(chunk, expected.size_bytes)
         found, wanted = _digests(view[start:end], expected, chunk, algorithm)
         if found != wanted:
@@ -218,24 +173,50 @@ def _digests(data: memoryview, expected: Chunks, chunk: int, algorithm: Algorith
     return sha256(data).hex(), expected.sha256_of(chunk).hex()
 
 
-def check_all(payload: Payload, algorithm: Algorithm, indices: list[int] | None = None) -> Iterator[CorruptChunkError]:
-    """Faults of many storages, found by all cores; in storage order."""
-    wanted = list(range(len(payload.manifest.storages))) if indices is None else indices
+def check_all(
+    payload: Payload, algorithm: Algorithm, indices: Sequence[int] | None = None, *, keep: bool = True
+) -> Iterator[CorruptChunkError]:
+    """Faults of many storages, found by all cores; in storage order.
+
+    Args:
+        payload: What to look at.
+        algorithm: Which digests to compare.
+        indices: Storages; all by default.
+        keep: Whether the pages will be used; False lets go of them, so that memory stays bounded.
+    """
+    wanted = range(len(payload.manifest.storages)) if indices is None else indices
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-verify") as pool:
         tasks = [
-            pool.submit(_faults, payload, index, algorithm, chunks)
-            for index in wanted
-            for chunks in _pieces(len(payload.manifest.storages[index].crc32))
+            pool.submit(_faults, payload, algorithm, task, keep)
+            for task in _tasks([(index, payload.manifest.storages[index].size_bytes) for index in wanted])
         ]
         for task in tasks:
             yield from task.result()
 
 
-def _faults(payload: Payload, index: int, algorithm: Algorithm, chunks: range) -> list[CorruptChunkError]:
-    return list(faults_in_storage(payload, index, algorithm, chunks=chunks))
+_Part = tuple[int, range]  # a storage and some of its chunks
 
 
-def _pieces(chunks: int) -> Iterator[range]:
-    """Sixteen chunks are one task: enough to keep a thread busy, few enough to share a large storage."""
-    for start in range(0, chunks, 16):
-        yield range(start, min(start + 16, chunks))
+def _faults(payload: Payload, algorithm: Algorithm, parts: list[_Part], keep: bool) -> list[CorruptChunkError]:
+    faults: list[CorruptChunkError] = []
+    for index, chunks in parts:
+        faults += faults_in_storage(payload, index, algorithm, chunks=chunks)
+        if not keep:
+            forget(payload.storage(index)[chunks.start * CHUNK_BYTES : chunks.stop * CHUNK_BYTES])
+    return faults
+
+
+def _tasks(sizes: Sequence[tuple[int, int]]) -> Iterator[list[_Part]]:
+    """Storages cut or put together so that each task has about as many bytes; a storage without bytes counts, too."""
+    task: list[_Part] = []
+    weight = 0
+    for index, size in sizes:
+        for start in range(0, max(size, 1), _TASK_BYTES):
+            part = min(size - start, _TASK_BYTES)
+            task.append((index, range(start // CHUNK_BYTES, -(-(start + part) // CHUNK_BYTES))))
+            weight += part + CHUNK_BYTES // 64  # what one more storage costs beside its bytes
+            if weight >= _TASK_BYTES:
+                yield task
+                task, weight = [], 0
+    if task:
+        yield task

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from ckpt.digests import CHUNK_BYTES
 from ckpt.dtypes import bits, torch_dtype
-from ckpt.errors import FormatError, NotACheckpointError, RootMismatchError
+from ckpt.errors import NotACheckpointError, RootMismatchError
+from ckpt.folder import Folder, reading
 from ckpt.manifest import Manifest
-from ckpt.payload import Payload, check_all, faults_in, faults_in_storage, open_payload
-from ckpt.records import TensorRecord, contiguous_strides, is_permuted, users_of
+from ckpt.names import MANIFEST_NAME
+from ckpt.payload import Payload, check_all, faults_in_attachment, faults_in_storage, open_payload
+from ckpt.records import TensorRecord, contiguous_strides, is_permuted
 from ckpt.state import unflatten
 
 Verify = Literal["none", "crc32", "lazy", "sha256"]
@@ -131,7 +133,6 @@ class Checkpoint:
         self._lazy = lazy
         self._proved: set[tuple[int, int]] = set()
         self._bases: dict[int, Tensor] = {}
-        self._users = users_of(payload.manifest.tensors, len(payload.manifest.storages))
         self.manifest: Manifest = payload.manifest
         self.path: Path = payload.folder
 
@@ -189,26 +190,19 @@ class Checkpoint:
 
         Raises:
             KeyError: no attachment of that path.
-            CorruptChunkError: it differs from the manifest.
+            CorruptChunkError, CorruptFileError: it differs from the manifest.
         """
         found = {item.path: item for item in self.manifest.attachments}.get(path)
         if found is None:
             raise KeyError(f"'{self.path}' has no attachment '{path}'; it has {self._attachment_names()}")
-        file = self.path / path
-        data = memoryview(file.read_bytes() if file.is_file() and not file.is_symlink() else b"")
-        for fault in faults_in(
-            data,
-            found.chunks,
-            "sha256",
-            folder=self.path,
-            file=path,
-            shift=0,
-            owner=lambda: f"attachment '{path}'",
-        ):
-            raise fault
-        if len(data) != found.chunks.size_bytes:
-            raise FormatError(f"attachment '{path}'", f"{len(data)} bytes", f"{found.chunks.size_bytes} bytes")
-        return file
+
+        def prove(folder: Folder) -> Path:
+            data = folder.view(path, size_bytes=found.chunks.size_bytes)
+            for fault in faults_in_attachment(folder.path, found, data, "sha256"):
+                raise fault
+            return folder.path / path
+
+        return reading(self.path, prove, expected=MANIFEST_NAME)
 
     def _attachment_names(self) -> str:
         return ", ".join(f"'{item.path}'" for item in self.manifest.attachments) or "none"
@@ -242,7 +236,7 @@ class Checkpoint:
     def _prove(self, storage: int, start: int, end: int) -> None:
         if not self._lazy:
             return
-        if is_permuted(self._users[storage][0], len(self._users[storage])):
+        if is_permuted(self.manifest.users[storage][0], len(self.manifest.users[storage])):
             start, end = 0, self.manifest.storages[storage].size_bytes
         for chunk in range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES)):
             if (storage, chunk) not in self._proved:
@@ -259,7 +253,7 @@ class Checkpoint:
     def _tensor(self, record: TensorRecord) -> Tensor:
         """A view of the storage's one base; of a row-major copy of a permuted tensor, the tensor in its layout."""
         base, dtype = self._base(record.storage), torch_dtype(record.dtype)
-        if is_permuted(record, len(self._users[record.storage])):
+        if is_permuted(record, len(self.manifest.users[record.storage])):
             rows = _view(base, dtype, 0, record.shape, contiguous_strides(record.shape))
             placed = torch.empty_strided(record.shape, record.strides, dtype=dtype, device=base.device)
             bits(placed).copy_(bits(rows))
@@ -270,7 +264,7 @@ class Checkpoint:
         if storage not in self._bases:
             view = self._opened().storage(storage)
             base = torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
-            widest = max(record.item_bytes for record in self._users[storage])
+            widest = max(record.item_bytes for record in self.manifest.users[storage])
             self._bases[storage] = base if base.data_ptr() % widest == 0 else base.clone()
         return self._bases[storage]
 

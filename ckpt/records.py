@@ -10,6 +10,8 @@ from math import prod
 
 from ckpt.dtypes import BY_NAME
 
+MAX_DIMENSIONS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRecord:
@@ -104,9 +106,9 @@ def is_permuted(record: TensorRecord, users: int) -> bool:
     return users == 1 and record.offset == 0 and not record.is_contiguous and is_dense(record.shape, record.strides)
 
 
-def users_of(tensors: Sequence[TensorRecord], storages: int) -> list[list[TensorRecord]]:
-    """The tensors of each storage, in state order."""
+def users_of(tensors: Sequence[TensorRecord], storages: int) -> tuple[tuple[TensorRecord, ...], ...]:
+    """The tensors of each storage, in their order."""
     users: list[list[TensorRecord]] = [[] for _ in range(storages)]
     for tensor in tensors:
         users[tensor.storage].append(tensor)
-    return users
+    return tuple(map(tuple, users))

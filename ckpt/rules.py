@@ -7,25 +7,22 @@ files without overlap, and a state that refers to each tensor exactly once.
 
 import itertools
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from math import prod
 
 import numpy as np
 
+from ckpt.bounds import MAX_RECORDS
 from ckpt.digests import SHA256_BYTES, Chunks, chunk_count
 from ckpt.dtypes import BY_NAME
 from ckpt.errors import FormatError
 from ckpt.manifest import Manifest
-from ckpt.records import TensorRecord, normal_strides
+from ckpt.names import INDEX_NAME, MAX_NAME_BYTES, WEIGHTS, check_attachment_paths, payload_kind
+from ckpt.records import MAX_DIMENSIONS, TensorRecord, normal_strides
+from ckpt.shards import kind_of, place_order
 from ckpt.state import TENSORS, Kind, Node
-from ckpt.state_digest import state_digest
 
-MAX_DIMENSIONS = 64
-MAX_NAME_BYTES = 4096
 MAX_STORAGE_BYTES = 1 << 48
-MANIFEST_NAME = "manifest.pb"
-INDEX_NAME = "model.safetensors.index.json"
-RESERVED_NAMES = frozenset({MANIFEST_NAME, INDEX_NAME, "delta.pb", "signatures.pb"})
-RESERVED_PREFIXES = ("weights-", "extra-", "patch-")
+MAX_VIEW_BYTES = 1 << 62  # of a view counted as if no element were repeated: torch counts in 63 bits
 
 
 def check(manifest: Manifest, *, stored: bool = True) -> None:
@@ -38,14 +35,19 @@ def check(manifest: Manifest, *, stored: bool = True) -> None:
     Raises:
         FormatError: with the path to the first fault.
     """
+    records = len(manifest.storages) + len(manifest.tensors) + len(manifest.state)
+    if records > MAX_RECORDS:
+        raise FormatError("manifest", f"{records} storages, tensors and nodes", f"at most {MAX_RECORDS}")
     for index, storage in enumerate(manifest.storages):
         _check_chunks(storage, f"manifest.storages[{index}]")
     _check_tensors(manifest)
-    state_digest(manifest.state)
+    _check_extents(manifest)
+    manifest.state_digest  # noqa: B018  (its walk checks every node)
     _check_references(manifest)
+    _check_sizes(manifest.state)
     for index, item in enumerate(manifest.attachments):
         _check_chunks(item.chunks, f"manifest.attachments[{index}]")
-        check_attachment_path(item.path)
+    check_attachment_paths(item.path for item in manifest.attachments)
     _expect_sorted([item.path for item in manifest.attachments], "manifest.attachments")
     if stored:
         _check_files(manifest)
@@ -81,6 +83,8 @@ def _check_tensor(tensor: TensorRecord, manifest: Manifest, where: str) -> None:
         raise FormatError(where, f"dtype '{tensor.dtype[:40]}'", f"one of {', '.join(BY_NAME)}")
     if len(tensor.shape) > MAX_DIMENSIONS or len(tensor.shape) != len(tensor.strides):
         raise FormatError(where, f"{len(tensor.shape)} sizes, {len(tensor.strides)} strides", "as many of each, ≤ 64")
+    if prod(max(size, 1) for size in tensor.shape) * tensor.item_bytes > MAX_VIEW_BYTES:
+        raise FormatError(where, f"shape {tensor.shape}", f"at most {MAX_VIEW_BYTES} bytes, were none repeated")
     if tensor.storage >= len(manifest.storages):
         raise FormatError(where, f"storage {tensor.storage}", f"less than {len(manifest.storages)}")
     if tensor.strides != normal_strides(tensor.shape, tensor.strides):
@@ -92,6 +96,31 @@ def _check_tensor(tensor: TensorRecord, manifest: Manifest, where: str) -> None:
         raise FormatError(
             where, f"bytes up to {end}", f"within its storage of {manifest.storages[tensor.storage].size_bytes} bytes"
         )
+
+
+def _check_extents(manifest: Manifest) -> None:
+    """A storage holds what its tensors cover: it starts with the first of them and ends with the last."""
+    for index, users in enumerate(manifest.users):
+        size = manifest.storages[index].size_bytes
+        widest = max(tensor.item_bytes for tensor in users)
+        first = min(tensor.offset for tensor in users)
+        last = max(tensor.offset + tensor.extent_bytes for tensor in users)
+        shared_or_shifted = len(users) > 1 or users[0].offset
+        if first >= widest or last != size or (size == 0 and shared_or_shifted):
+            raise FormatError(
+                f"manifest.storages[{index}]", f"{size} bytes for tensors from byte {first} to {last}", "those alone"
+            )
+        if any(tensor.size_bytes == 0 for tensor in users) and size:
+            raise FormatError(f"manifest.storages[{index}]", "an empty tensor that shares it", "one of its own")
+
+
+def _check_sizes(state: Sequence[Node]) -> None:
+    """The elements of a torch.Size are integers of 64 bits."""
+    for index, node in enumerate(state):
+        if node.kind is Kind.SIZE:
+            for item in state[index + 1 : index + 1 + node.count]:
+                if item.kind is not Kind.INT or len(item.data) > 8:
+                    raise FormatError("manifest.state (SIZE)", f"a {item.kind.name} in it", "integers of 64 bits")
 
 
 def _check_references(manifest: Manifest) -> None:
@@ -110,21 +139,6 @@ def _check_reference(node: Node, tensor: TensorRecord) -> None:
         raise FormatError(where, f"a NumPy array {node.data.decode()}", f"the dtype of its tensor, {tensor.dtype}")
 
 
-def check_attachment_path(path: str) -> None:
-    """Whether an attachment may stand at ``path``: relative, normalised, and no name of the format's own.
-
-    Raises:
-        FormatError: it may not.
-    """
-    pure = PurePosixPath(path)
-    parts = pure.parts
-    plain = path == str(pure) and not pure.is_absolute() and ".." not in parts and parts and "\0" not in path
-    if not plain or "\\" in path or len(path.encode("utf-8")) > MAX_NAME_BYTES:
-        raise FormatError(f"attachment '{path[:80]}'", "a path of that form", "a relative, normalised POSIX path")
-    if parts[0] in RESERVED_NAMES or parts[0].startswith(RESERVED_PREFIXES):
-        raise FormatError(f"attachment '{path[:80]}'", "a name that the format uses itself", "another name")
-
-
 def _expect_sorted(names: Sequence[str], where: str) -> None:
     if any(first.encode() >= second.encode() for first, second in itertools.pairwise(names)):
         raise FormatError(where, "entries out of order or twice", "each once, sorted by UTF-8 bytes")
@@ -132,29 +146,39 @@ def _expect_sorted(names: Sequence[str], where: str) -> None:
 
 def _check_files(manifest: Manifest) -> None:
     names = [record.name for record in manifest.files]
-    for name in names:
-        if "/" in name or name in ("", ".", "..") or not name.startswith((*RESERVED_PREFIXES[:2], INDEX_NAME)):
-            raise FormatError(
-                f"manifest.files['{name[:80]}']", "a name of that form", "weights-…, extra-… or the index"
-            )
+    kinds = [payload_kind(name) for name in names]
     if len(set(names)) != len(names):
         raise FormatError("manifest.files", "a name twice", "each name once")
+    if (WEIGHTS in kinds) != (INDEX_NAME in names):
+        raise FormatError("manifest.files", f"files {', '.join(names)[:200]}", f"{INDEX_NAME} beside {WEIGHTS}- files")
     if len(manifest.placements) != len(manifest.storages):
         raise FormatError("manifest.storages", "a storage without a place", "a place for each")
     _check_coverage(manifest)
+    for index, place in enumerate(manifest.placements):
+        belongs = kind_of(manifest.users[index], manifest.storages[index].size_bytes)
+        if kinds[place.file] != belongs:
+            raise FormatError(f"manifest.storages[{index}]", f"a place in {names[place.file]}", f"one in {belongs}-…")
 
 
 def _check_coverage(manifest: Manifest) -> None:
-    """Headers and storages fill each file exactly: no overlap, no hole, no trailing bytes."""
+    """Headers and storages fill each file exactly, in their order: no overlap, no hole, no trailing bytes."""
     reached = [record.header_bytes for record in manifest.files]
-    by_place = sorted(
-        zip(manifest.placements, manifest.storages, strict=True),
-        key=lambda pair: (pair[0].file, pair[0].offset, pair[1].size_bytes),
+    held = [False] * len(manifest.files)
+    order = sorted(
+        range(len(manifest.storages)), key=lambda index: place_order(index, manifest.storages[index].size_bytes)
     )
-    for place, storage in by_place:
+    for index in order:
+        place = manifest.placements[index]
         if place.file >= len(reached) or place.offset != reached[place.file]:
-            raise FormatError("manifest.storages", f"a storage at byte {place.offset}", "storages end to end in files")
-        reached[place.file] += storage.size_bytes
-    for record, end in zip(manifest.files, reached, strict=True):
+            raise FormatError(
+                f"manifest.storages[{index}]", f"byte {place.offset} of file {place.file}", "storages end to end"
+            )
+        reached[place.file] += manifest.storages[index].size_bytes
+        held[place.file] = True
+    for record, end, holds in zip(manifest.files, reached, held, strict=True):
         if record.size_bytes != end or len(record.header_sha256) != SHA256_BYTES:
             raise FormatError(f"manifest.files['{record.name}']", f"{record.size_bytes} bytes", f"{end} bytes")
+        if holds == (record.name == INDEX_NAME):
+            raise FormatError(
+                f"manifest.files['{record.name}']", "no storage, or one in the index", "storages in payload"
+            )

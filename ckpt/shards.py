@@ -7,18 +7,18 @@ and compares, so a name that was swapped in a header is found.
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ckpt.dtypes import BY_NAME
 from ckpt.manifest import Manifest
+from ckpt.names import EXTRA, WEIGHTS, payload_kind
 from ckpt.records import TensorRecord, is_permuted, users_of
-from ckpt.rules import INDEX_NAME
 
 ALIGNMENT_BYTES = 4096
 SHARD_BYTES = 4 << 30
 MAX_HEADER_BYTES = 90_000_000  # safetensors refuses headers over 100 MB
-WEIGHTS, EXTRA = "weights", "extra"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ def plan(tensors: Sequence[TensorRecord], sizes: Sequence[int], *, shard_bytes: 
     users = users_of(tensors, len(sizes))
     shards = []
     for kind in (WEIGHTS, EXTRA):
-        members = [index for index, size in enumerate(sizes) if _kind(users[index], size) == kind]
+        members = [index for index, size in enumerate(sizes) if kind_of(users[index], size) == kind]
         shards += [_shard(kind, group, sizes, users) for group in _divide(members, sizes, users, shard_bytes)]
     return tuple(shards)
 
 
 def _divide(
-    members: Sequence[int], sizes: Sequence[int], users: Sequence[list[TensorRecord]], shard_bytes: int
+    members: Sequence[int], sizes: Sequence[int], users: Sequence[Sequence[TensorRecord]], shard_bytes: int
 ) -> list[list[int]]:
     groups: list[list[int]] = []
     payload = header = 0
@@ -63,8 +63,8 @@ def _divide(
     return groups
 
 
-def _shard(kind: str, group: Sequence[int], sizes: Sequence[int], users: Sequence[list[TensorRecord]]) -> Shard:
-    order = sorted(group, key=lambda index: -alignment(sizes[index]))
+def _shard(kind: str, group: Sequence[int], sizes: Sequence[int], users: Sequence[Sequence[TensorRecord]]) -> Shard:
+    order = sorted(group, key=lambda index: place_order(index, sizes[index]))
     header = header_bytes(kind, order, sizes, users)
     offsets, position = [], len(header)
     for index in order:
@@ -73,12 +73,18 @@ def _shard(kind: str, group: Sequence[int], sizes: Sequence[int], users: Sequenc
     return Shard(kind=kind, header=header, storages=tuple(order), offsets=tuple(offsets))
 
 
+def place_order(index: int, size: int) -> tuple[int, int]:
+    """What the storages of one file are sorted by."""
+    return -alignment(size), index
+
+
 def alignment(size: int) -> int:
     """The largest power of two, up to 4096, that divides a length: what a storage's place is a multiple of."""
     return min(size & -size, ALIGNMENT_BYTES) if size else ALIGNMENT_BYTES
 
 
-def _kind(users: Sequence[TensorRecord], size: int) -> str:
+def kind_of(users: Sequence[TensorRecord], size: int) -> str:
+    """Which kind of file a storage belongs in."""
     return WEIGHTS if named(users, size) else EXTRA
 
 
@@ -90,11 +96,14 @@ def named(users: Sequence[TensorRecord], size: int) -> list[TensorRecord]:
     """
     able = [tensor for tensor in users if _is_able(tensor, len(users))]
     taken: list[TensorRecord] = []
+    starts: list[int] = []
     for tensor in able:
-        if all(_apart(tensor, other) for other in taken):
-            taken.append(tensor)
-    taken.sort(key=lambda tensor: (tensor.offset, tensor.size_bytes))
-    if sum(tensor.size_bytes for tensor in taken) == size and taken:
+        place = bisect_left(starts, tensor.offset)
+        after_one = place == 0 or starts[place - 1] + taken[place - 1].size_bytes <= tensor.offset
+        if after_one and (place == len(starts) or tensor.offset + tensor.size_bytes <= starts[place]):
+            starts.insert(place, tensor.offset)
+            taken.insert(place, tensor)
+    if taken and sum(tensor.size_bytes for tensor in taken) == size:
         return taken
     return [tensor for tensor in able if tensor.size_bytes == size][:1]
 
@@ -102,12 +111,6 @@ def named(users: Sequence[TensorRecord], size: int) -> list[TensorRecord]:
 def _is_able(tensor: TensorRecord, users: int) -> bool:
     lies_in_order = tensor.is_contiguous or is_permuted(tensor, users)
     return lies_in_order and BY_NAME[tensor.dtype].safetensors is not None and tensor.name != "__metadata__"
-
-
-def _apart(first: TensorRecord, second: TensorRecord) -> bool:
-    if first.size_bytes == 0 or second.size_bytes == 0:
-        return (first.offset, first.size_bytes) != (second.offset, second.size_bytes)
-    return first.offset + first.size_bytes <= second.offset or second.offset + second.size_bytes <= first.offset
 
 
 def header_bytes(
@@ -145,31 +148,31 @@ def _aliases(kept: Sequence[TensorRecord], users: Sequence[TensorRecord]) -> dic
 
 def headers_of(manifest: Manifest) -> dict[str, bytes]:
     """The header that each file must have, derived from the manifest: file name → bytes."""
-    users = users_of(manifest.tensors, len(manifest.storages))
     sizes = [storage.size_bytes for storage in manifest.storages]
-    members: list[list[tuple[int, int, int]]] = [[] for _ in manifest.files]
+    members: list[list[int]] = [[] for _ in manifest.files]
     for index, place in enumerate(manifest.placements):
-        members[place.file].append((place.offset, sizes[index], index))
+        members[place.file].append(index)
     headers = {}
     for record, storages in zip(manifest.files, members, strict=True):
-        if record.name == INDEX_NAME:
-            headers[record.name] = index_bytes(manifest)
-        else:
-            order = [index for _, _, index in sorted(storages)]
-            headers[record.name] = header_bytes(record.name.partition("-")[0], order, sizes, users)
+        kind = payload_kind(record.name)
+        order = sorted(storages, key=lambda index: place_order(index, sizes[index]))
+        headers[record.name] = (
+            index_bytes(manifest) if kind is None else header_bytes(kind, order, sizes, manifest.users)
+        )
     return headers
 
 
 def index_bytes(manifest: Manifest) -> bytes:
     """``model.safetensors.index.json``: which file holds which named tensor."""
-    users = users_of(manifest.tensors, len(manifest.storages))
     weight_map: dict[str, str] = {}
     total = 0
     for index, place in enumerate(manifest.placements):
         name = manifest.files[place.file].name
-        if name.startswith(WEIGHTS):
+        if payload_kind(name) == WEIGHTS:
             total += manifest.storages[index].size_bytes
-            weight_map |= {tensor.name: name for tensor in named(users[index], manifest.storages[index].size_bytes)}
+            weight_map |= {
+                tensor.name: name for tensor in named(manifest.users[index], manifest.storages[index].size_bytes)
+            }
     return _index(weight_map, total)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ckpt.dtypes import name_of, torch_dtype
-from ckpt.errors import UnsupportedStateError
+from ckpt.errors import UnsupportedStateError, VersionError
 
 MAX_DEPTH = 64
 
@@ -52,6 +52,9 @@ class Kind(IntEnum):
 SEQUENCES: dict[Kind, type] = {Kind.LIST: list, Kind.TUPLE: tuple, Kind.SIZE: torch.Size}
 MAPPINGS: dict[Kind, type] = {Kind.DICT: dict, Kind.ORDERED_DICT: OrderedDict, Kind.COUNTER: Counter}
 TENSORS = frozenset({Kind.TENSOR, Kind.PARAMETER, Kind.NDARRAY})
+NUMPY_DTYPES = frozenset(
+    ("|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<c8", "<i8", "<u8", "<f8", "<c16")
+)
 KEYS = frozenset({Kind.NONE, Kind.BOOL, Kind.INT, Kind.FLOAT, Kind.STR, Kind.BYTES})
 
 _CONTAINERS = {kind_type: kind for kind, kind_type in (SEQUENCES | MAPPINGS).items()}
@@ -139,21 +142,19 @@ def _reference(value: torch.Tensor | np.ndarray[Any, Any], name: str, tensors: d
 
 
 def _tensor_of(array: np.ndarray[Any, Any], name: str) -> torch.Tensor:
-    if not array.dtype.isnative or array.dtype.kind not in "biufc" or any(stride < 0 for stride in array.strides):
+    if type(array) is not np.ndarray:
+        raise UnsupportedStateError(name, f"a {type(array).__qualname__}", "store numpy.asarray() of it and its mask")
+    whole = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    if array.dtype.str not in NUMPY_DTYPES or not whole:
         raise UnsupportedStateError(
             name, f"an array of dtype {array.dtype} and strides {array.strides}", "store it as a plain numeric copy"
         )
-    try:
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-    except TypeError:
-        raise UnsupportedStateError(
-            name, f"an array of dtype {array.dtype}", "convert it to a dtype of torch"
-        ) from None
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _scalar(value: object, path: tuple[str, ...]) -> Node:
     if isinstance(value, np.generic):
-        if value.dtype.kind not in "biufc":
+        if value.dtype.str not in NUMPY_DTYPES:
             raise UnsupportedStateError(tensor_name(path), f"a NumPy scalar {value.dtype}", "convert it with .item()")
         return Node(kind=Kind.NUMPY_SCALAR, name=value.dtype.str, data=value.tobytes())
     kind = _SCALARS.get(type(value))
@@ -161,7 +162,12 @@ def _scalar(value: object, path: tuple[str, ...]) -> Node:
         raise UnsupportedStateError(
             tensor_name(path), f"a {type(value).__qualname__}", "store its state_dict() or plain values instead"
         )
-    return Node(kind=kind, data=encode_scalar(kind, value))
+    try:
+        return Node(kind=kind, data=encode_scalar(kind, value))
+    except UnicodeEncodeError:
+        raise UnsupportedStateError(
+            tensor_name(path), "text with a lone surrogate", "store it as bytes, or decode it anew"
+        ) from None
 
 
 def encode_scalar(kind: Kind, value: Any) -> bytes:
@@ -250,6 +256,13 @@ def decode_scalar(node: Node) -> Any:
         case Kind.DTYPE:
             return torch_dtype(data.decode())
         case Kind.DEVICE:
-            return torch.device(data.decode())
+            return _device(data.decode())
         case _:
             return np.frombuffer(data, np.dtype(node.name))[0]
+
+
+def _device(text: str) -> torch.device:
+    try:
+        return torch.device(text)
+    except RuntimeError:
+        raise VersionError(f"device '{text}'", f"torch {torch.__version__}", "a torch that has it") from None

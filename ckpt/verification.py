@@ -1,13 +1,14 @@
 """Check a whole checkpoint and list every fault: the work behind ``ckpt verify``."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from ckpt.errors import CheckpointError, CorruptFileError, FormatError, IntegrityError, RootMismatchError
-from ckpt.manifest import Attachment
-from ckpt.payload import Algorithm, Payload, check_all, faults_in, open_payload, read_manifest
+from ckpt.errors import CheckpointError, CorruptFileError, FormatError, RootMismatchError
+from ckpt.folder import Folder, reading
+from ckpt.manifest import Manifest
+from ckpt.names import MANIFEST_NAME
+from ckpt.payload import Algorithm, Payload, check_all, faults_in_attachment, manifest_in, open_file
+from ckpt.shards import headers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class Report:
         root: Its root, None when its manifest could not be read.
         algorithm: ``"crc32"`` or ``"sha256"``.
         checked_bytes: Bytes that were read and compared.
-        faults: Every fault, in the order of the files.
+        faults: Every fault: files, then chunks of storages, then attachments.
+        foreign: Files in the folder that are no part of the checkpoint; no fault, but nobody vouches for them.
     """
 
     path: Path
@@ -27,6 +29,7 @@ class Report:
     algorithm: str
     checked_bytes: int
     faults: tuple[CheckpointError, ...]
+    foreign: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -44,7 +47,7 @@ class Report:
             raise first
 
 
-def verify(path: Path | str, *, verify: Literal["crc32", "sha256"] = "sha256", root: str | None = None) -> Report:
+def verify(path: Path | str, *, verify: Algorithm = "sha256", root: str | None = None) -> Report:
     """Compare every byte of a checkpoint with its manifest.
 
     Args:
@@ -55,56 +58,63 @@ def verify(path: Path | str, *, verify: Literal["crc32", "sha256"] = "sha256", r
     Raises:
         NotACheckpointError: there is no manifest to compare with.
     """
-    folder = Path(path)
     if verify not in ("crc32", "sha256"):
         raise ValueError(f"verify is '{verify}'; expected 'crc32' or 'sha256'")
+
+    def look(folder: Folder) -> Report:
+        report = _look(folder, verify, root)
+        if report.faults and folder.was_replaced():  # they are those of a folder that is being removed
+            report.raise_on_fault()
+        return report
+
+    return reading(path, look, expected=MANIFEST_NAME)
+
+
+def _look(folder: Folder, algorithm: Algorithm, root: str | None) -> Report:
     try:
-        manifest = read_manifest(folder)
+        manifest = manifest_in(folder)
     except FormatError as error:
-        return Report(path=folder, root=None, algorithm=verify, checked_bytes=0, faults=(error,))
+        return Report(path=folder.path, root=None, algorithm=algorithm, checked_bytes=0, faults=(error,), foreign=())
     faults: list[CheckpointError] = []
-    checked = 0
     if root is not None and manifest.root != root:
-        faults.append(RootMismatchError(path=folder, found=manifest.root, expected=root))
-    try:
-        payload = open_payload(folder)
-        faults.extend(check_all(payload, verify))
-        faults.extend(_attachment_faults(payload, verify))
-        checked = manifest.payload_bytes + sum(item.chunks.size_bytes for item in manifest.attachments)
-    except IntegrityError as error:
-        faults.append(error)
-    return Report(path=folder, root=manifest.root, algorithm=verify, checked_bytes=checked, faults=tuple(faults))
-
-
-def _attachment_faults(payload: Payload, algorithm: Algorithm) -> list[CheckpointError]:
-    faults: list[CheckpointError] = []
-    for item in payload.manifest.attachments:
-        faults.extend(_faults_of(payload.folder, item, algorithm))
-    return faults
-
-
-def _faults_of(folder: Path, item: Attachment, algorithm: Algorithm) -> list[CheckpointError]:
-    try:
-        descriptor = os.open(folder / item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        return [_bad(folder, item.path, "the attachment", error.strerror or "an error", "a regular file")]
-    with open(descriptor, "rb") as file:
-        data = memoryview(file.read(item.chunks.size_bytes + 1))
-    if len(data) != item.chunks.size_bytes:
-        size = os.stat(folder / item.path).st_size
-        return [_bad(folder, item.path, "the size", f"{size} bytes", f"{item.chunks.size_bytes} bytes")]
-    return list(
-        faults_in(
-            data,
-            item.chunks,
-            algorithm,
-            folder=folder,
-            file=item.path,
-            shift=0,
-            owner=lambda: f"attachment '{item.path}'",
-        )
+        faults.append(RootMismatchError(path=folder.path, found=manifest.root, expected=root))
+    payload = Payload(folder=folder.path, manifest=manifest, files=_files(folder, manifest, faults))
+    readable = [index for index, place in enumerate(manifest.placements) if payload.files[place.file]]
+    faults.extend(check_all(payload, algorithm, readable, keep=False))
+    checked = sum(manifest.storages[index].size_bytes for index in readable)
+    for item in manifest.attachments:
+        try:
+            data = folder.view(item.path, size_bytes=item.chunks.size_bytes)
+        except CorruptFileError as fault:
+            faults.append(fault)
+            continue
+        faults.extend(faults_in_attachment(folder.path, item, data, algorithm))
+        checked += len(data)
+    return Report(
+        path=folder.path,
+        root=manifest.root,
+        algorithm=algorithm,
+        checked_bytes=checked,
+        faults=tuple(faults),
+        foreign=foreign_files(folder.path, manifest),
     )
 
 
-def _bad(folder: Path, file: str, what: str, found: str, expected: str) -> CorruptFileError:
-    return CorruptFileError(folder=folder, file=file, what=what, found=found, expected=expected)
+def _files(folder: Folder, manifest: Manifest, faults: list[CheckpointError]) -> tuple[memoryview, ...]:
+    """The payload files; an empty view for one that cannot be used, and the reason among the faults."""
+    headers = headers_of(manifest)
+    views = []
+    for record in manifest.files:
+        try:
+            views.append(open_file(folder, record, headers[record.name]))
+        except CorruptFileError as fault:
+            faults.append(fault)
+            views.append(memoryview(b""))
+    return tuple(views)
+
+
+def foreign_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Paths below a folder that are no part of its checkpoint; folders are told only where they are links."""
+    known = {MANIFEST_NAME, *(record.name for record in manifest.files), *(item.path for item in manifest.attachments)}
+    found = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
+    return tuple(str(path.relative_to(folder)) for path in found if str(path.relative_to(folder)) not in known)

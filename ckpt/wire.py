@@ -2,22 +2,22 @@
 
 A file is magic, u64 length of the body, the body, SHA-256 of the body. A body is accepted only when it holds no
 unknown field at any level and serialising what was parsed gives the same bytes: one content has one encoding, and
-nothing can be hidden in it. The size is checked before parsing.
+nothing can be hidden in it. Size and number of records are checked before parsing, lengths of repeated fields before
+they become values.
 """
 
-import os
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from ckpt.digests import Chunks, sha256
+from ckpt.bounds import check_records
+from ckpt.digests import SHA256_BYTES, Chunks, chunk_count, sha256
 from ckpt.errors import FormatError, VersionError
 from ckpt.manifest import FORMAT_VERSION, Attachment, FileRecord, Manifest, Placement
 from ckpt.proto import checkpoint_pb2 as pb
-from ckpt.records import TensorRecord
+from ckpt.records import MAX_DIMENSIONS, TensorRecord
 from ckpt.state import Kind, Node
 
 MAX_BODY_BYTES = 512 << 20
@@ -25,6 +25,7 @@ MANIFEST_MAGIC = b"treering-ckpt\r\n\x01"
 DELTA_MAGIC = b"treering-dlta\r\n\x01"
 _LENGTH = struct.Struct("<Q")
 _OVERHEAD = len(MANIFEST_MAGIC) + _LENGTH.size + 32
+MAX_FILE_BYTES = MAX_BODY_BYTES + _OVERHEAD
 
 M = TypeVar("M", bound=Message)
 
@@ -46,9 +47,10 @@ def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
     (length,) = _LENGTH.unpack_from(data, len(magic))
     if length != len(data) - _OVERHEAD:
         raise FormatError(where, f"a body of {len(data) - _OVERHEAD} bytes", f"{length} bytes as it states")
-    body, checksum = data[len(magic) + _LENGTH.size : -32], data[-32:]
+    body, checksum = body_of(data), data[-32:]
     if sha256(body) != checksum:
         raise FormatError(where, f"sha256 {sha256(body).hex()}", checksum.hex())
+    check_records(body, message, where)
     try:
         message.ParseFromString(body)
     except DecodeError as error:
@@ -59,19 +61,9 @@ def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
     return message
 
 
-def read_bounded(path: Path, *, dir_fd: int | None = None) -> bytes:
-    """A manifest's or delta's bytes; the size is checked before a byte is read.
-
-    Raises:
-        FormatError: larger than any that the format allows.
-        FileNotFoundError: it is not there.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
-    with open(descriptor, "rb") as file:
-        size = os.fstat(descriptor).st_size
-        if size > MAX_BODY_BYTES + _OVERHEAD:
-            raise FormatError(str(path), f"{size} bytes", f"at most {MAX_BODY_BYTES} bytes")
-        return file.read()
+def body_of(data: bytes) -> bytes:
+    """What the envelope holds."""
+    return data[_OVERHEAD - 32 : -32]
 
 
 def manifest_to_bytes(manifest: Manifest) -> bytes:
@@ -121,11 +113,21 @@ def manifest_message(manifest: Manifest) -> pb.Manifest:
     return message
 
 
-def manifest_value(message: pb.Manifest) -> Manifest:
+def manifest_value(message: pb.Manifest, *, whole: bool = True) -> Manifest:
+    """The message as a value.
+
+    Args:
+        message: Parsed and canonical.
+        whole: Whether every chunk must have its digests; inside a delta those that did not change are left out.
+
+    Raises:
+        VersionError: of another version.
+        FormatError: an unknown kind, too many digests or dimensions, entries out of order.
+    """
     if message.format_version != FORMAT_VERSION:
         raise VersionError("manifest.format_version", str(message.format_version), str(FORMAT_VERSION))
     return Manifest(
-        storages=tuple(_chunks(storage) for storage in message.storages),
+        storages=tuple(_chunks(storage, whole=whole) for storage in message.storages),
         placements=tuple(Placement(file=storage.file, offset=storage.offset) for storage in message.storages),
         tensors=tuple(_tensor(tensor) for tensor in message.tensors),
         state=tuple(_node(node) for node in message.state),
@@ -138,17 +140,33 @@ def manifest_value(message: pb.Manifest) -> Manifest:
             )
             for record in message.files
         ),
-        attachments=tuple(Attachment(path=item.path, chunks=_chunks(item)) for item in message.attachments),
+        attachments=tuple(
+            Attachment(path=item.path, chunks=_chunks(item, whole=whole)) for item in message.attachments
+        ),
         metadata=_entries(message.metadata, "manifest.metadata"),
         producer=_entries(message.producer, "manifest.producer"),
     )
 
 
-def _chunks(message: pb.Storage | pb.Attachment) -> Chunks:
+def _chunks(message: pb.Storage | pb.Attachment, *, whole: bool) -> Chunks:
+    """The digests; their number is checked before they become a tuple. Inside a delta some are left out."""
+    expected, found = chunk_count(message.size), len(message.crc32)
+    if (found != expected if whole else found > expected) or len(message.sha256) != found * SHA256_BYTES:
+        raise FormatError(
+            "manifest: a run of bytes",
+            f"{found} CRCs and {len(message.sha256)} bytes of SHA-256",
+            f"{expected} chunks of each for {message.size} bytes",
+        )
     return Chunks(size_bytes=message.size, crc32=tuple(message.crc32), sha256=message.sha256)
 
 
 def _tensor(message: pb.Tensor) -> TensorRecord:
+    if len(message.shape) > MAX_DIMENSIONS or len(message.shape) != len(message.strides):
+        raise FormatError(
+            f"manifest.tensors['{message.name[:80]}']",
+            f"{len(message.shape)} sizes, {len(message.strides)} strides",
+            f"as many of each, at most {MAX_DIMENSIONS}",
+        )
     return TensorRecord(
         name=message.name,
         dtype=message.dtype,

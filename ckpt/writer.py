@@ -21,11 +21,14 @@ from ckpt.digests import CHUNK_BYTES, Chunks, both, chunks_of, sha256, split
 from ckpt.errors import CheckpointError, CorruptFileError, DestinationError
 from ckpt.manifest import Attachment, FileRecord, Manifest, Placement
 from ckpt.memory import BLOCK_BYTES, Source
+from ckpt.names import INDEX_NAME, MANIFEST_NAME, WEIGHTS, check_attachment_paths
+from ckpt.payload import read_manifest
 from ckpt.records import TensorRecord
-from ckpt.rules import INDEX_NAME, MANIFEST_NAME, check, check_attachment_path
-from ckpt.shards import SHARD_BYTES, WEIGHTS, Shard, index_bytes, plan
+from ckpt.rules import check
+from ckpt.shards import SHARD_BYTES, Shard, index_bytes, plan
 from ckpt.state import Node, flatten
-from ckpt.wire import manifest_from_bytes, manifest_to_bytes, read_bounded
+from ckpt.verification import foreign_files
+from ckpt.wire import manifest_to_bytes
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -96,8 +99,7 @@ def write(
 ) -> Manifest:
     """Write storages and attachments given as blocks; ``accept`` may refuse the result before it is put in place."""
     shards = plan(records, [source.size_bytes for source in sources], shard_bytes=shard_bytes)
-    for name in attachments:
-        check_attachment_path(name)
+    check_attachment_paths(attachments)
     total = sum(source.size_bytes for source in sources)
     with staged(path, overwrite=overwrite, owns=foreign) as folder, _Hasher(total, progress) as hasher:
         files, placements, storages = _write_shards(folder, shards, sources, hasher)
@@ -122,14 +124,11 @@ def write(
 def foreign(folder: Path) -> str | None:
     """What in a folder is not part of the checkpoint whose manifest it holds; None when all of it is."""
     try:
-        manifest = manifest_from_bytes(read_bounded(folder / MANIFEST_NAME), MANIFEST_NAME)
+        manifest = read_manifest(folder)
     except (OSError, CheckpointError):
         return "no readable manifest.pb"
-    known = {MANIFEST_NAME, *(record.name for record in manifest.files), *(item.path for item in manifest.attachments)}
-    for file in sorted(folder.rglob("*")):
-        if not file.is_dir() and str(file.relative_to(folder)) not in known:
-            return f"the foreign file '{file.relative_to(folder)}'"
-    return None
+    files = foreign_files(folder, manifest)
+    return f"the foreign file '{files[0]}'" if files else None
 
 
 class _Hasher:
@@ -151,9 +150,13 @@ class _Hasher:
         size = 0
         for block in blocks:
             assert size % CHUNK_BYTES == 0, "only the last block may end inside a chunk"
-            pending = [self._pool.submit(both, chunk) for chunk in split(block)]
-            file.write(block)
-            pairs.extend(future.result() for future in pending)
+            if len(block) <= CHUNK_BYTES:  # handing one chunk to a thread costs more than it saves
+                pairs.append(both(block))
+                file.write(block)
+            else:
+                pending = [self._pool.submit(both, chunk) for chunk in split(block)]
+                file.write(block)
+                pairs.extend(future.result() for future in pending)
             size += len(block)
             self._done += len(block)
             if self._progress is not None:

@@ -37,4 +37,6 @@ def _same_tensor(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return bits(tensor.detach().resolve_conj().resolve_neg()).contiguous().reshape(-1).view(torch.uint8)
+    plain = bits(tensor.detach().resolve_conj().resolve_neg())
+    dense = torch.empty(plain.shape, dtype=plain.dtype)  # contiguous() may keep the stride of a lone element
+    return dense.copy_(plain).reshape(-1).view(torch.uint8)

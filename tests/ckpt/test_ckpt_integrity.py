@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ckpt
-from ckpt.rules import MANIFEST_NAME
+from ckpt.names import MANIFEST_NAME
 
 
 @pytest.fixture

@@ -1,0 +1,178 @@
+"""One opened folder and the files in it, as a reader may trust them.
+
+The folder is opened first and every file through it, so that a reader sees one checkpoint even while another process
+replaces it. Only regular files are opened, no symbolic link is followed inside the folder, and nothing blocks: a FIFO
+is refused like a link. Sizes are compared before a byte is read or mapped.
+"""
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import numpy as np
+
+from ckpt.errors import CheckpointError, CorruptFileError, FormatError, NotACheckpointError
+
+_REOPENINGS = 16
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Without it Linux refuses to map a file larger than memory privately. Python names the flag from 3.13 on.
+_MAP_NORESERVE = 0x4000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that :func:`reading` holds open."""
+
+    path: Path
+    descriptor: int
+
+    def read(self, name: str, *, at_most: int) -> bytes:
+        """All bytes of a manifest or delta.
+
+        Raises:
+            NotACheckpointError: it is not there.
+            FormatError: it is larger than ``at_most``.
+            CorruptFileError: something else than a regular file.
+        """
+        try:
+            file = _open_regular(name, self.descriptor)
+        except FileNotFoundError:
+            raise NotACheckpointError(self.path, "a folder without one", expected=name) from None
+        except OSError as error:
+            raise self._no_file(name, error) from None
+        with open(file, "rb") as opened:
+            data = opened.read(at_most + 1)
+        if len(data) > at_most:
+            raise FormatError(str(self.path / name), f"more than {at_most} bytes", f"at most {at_most} bytes")
+        return data
+
+    def view(self, name: str, *, size_bytes: int, mapped: bool = True) -> memoryview:
+        """The bytes of a file as writable private memory: a change stays in this process.
+
+        Args:
+            name: Relative to the folder.
+            size_bytes: What it must hold.
+            mapped: Map it (pages are read when touched); False reads it now.
+
+        Raises:
+            CorruptFileError: it is missing, no regular file, or of another size.
+        """
+        try:
+            file = _open_regular(name, self.descriptor)
+        except OSError as error:
+            raise self._no_file(name, error) from None
+        try:
+            found = os.fstat(file).st_size
+            if found != size_bytes:
+                raise self.fault(name, "the size", f"{found} bytes", f"{size_bytes} bytes")
+            return _map(file, found) if mapped or found == 0 else self._read(name, file, found)
+        finally:
+            os.close(file)
+
+    def _read(self, name: str, file: int, size: int) -> memoryview:
+        # Anonymous memory, so that the pages are aligned as mapped ones are.
+        view = memoryview(mmap.mmap(-1, size))
+        done = 0
+        while done < size:
+            count = os.preadv(file, [view[done:]], done)
+            if count == 0:
+                raise self.fault(name, "the size", f"{done} bytes", f"{size} bytes")
+            done += count
+        return view
+
+    def fault(self, name: str, what: str, found: str, expected: str) -> CorruptFileError:
+        """The error that names a file of this folder."""
+        return CorruptFileError(folder=self.path, file=name, what=what, found=found, expected=expected)
+
+    def _no_file(self, name: str, error: OSError) -> CorruptFileError:
+        found = "a symbolic link" if error.errno == errno.ELOOP else error.strerror or "an error"
+        return self.fault(name, "the file", found, "a regular file")
+
+    def was_replaced(self) -> bool:
+        """Whether another folder stands at the path now."""
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+        except FileNotFoundError:
+            return False
+
+
+def reading(path: Path | str, read: Callable[[Folder], T], *, expected: str) -> T:
+    """What ``read`` makes of the folder at ``path``; again from the start when it was replaced meanwhile.
+
+    Args:
+        path: The folder; a link to it is followed.
+        read: Gets the opened folder; an error that it raises counts only while the folder still stands there.
+        expected: The file that makes a folder what it should be, for the message.
+
+    Raises:
+        NotACheckpointError: no folder there.
+    """
+    folder = Path(path)
+    for attempt in range(_REOPENINGS):
+        try:
+            descriptor = os.open(folder, _FOLDER)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotACheckpointError(folder, "a file" if folder.exists() else "nothing", expected=expected) from None
+        try:
+            opened = Folder(folder, descriptor)
+            return read(opened)
+        except CheckpointError:
+            if attempt == _REOPENINGS - 1 or not opened.was_replaced():
+                raise
+        finally:
+            os.close(descriptor)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _open_regular(name: str, folder: int) -> int:
+    """A descriptor of a regular file below an opened folder, reached without following a link.
+
+    Raises:
+        OSError: there is none.
+    """
+    *parents, last = PurePosixPath(name).parts
+    held = os.dup(folder)
+    try:
+        for parent in parents:
+            inner = os.open(parent, _FOLDER | os.O_NOFOLLOW, dir_fd=held)
+            os.close(held)
+            held = inner
+        file = os.open(last, _FILE, dir_fd=held)
+    finally:
+        os.close(held)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "something else than a regular file")
+    return file
+
+
+def _map(file: int, size: int) -> memoryview:
+    if size == 0:
+        return memoryview(bytearray())
+    flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+    return memoryview(mmap.mmap(file, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE))
+
+
+def forget(view: memoryview) -> None:
+    """Let go of the pages under a part of a mapped file: it was read once and will not be soon.
+
+    Long work stays within bounded memory so. Only for mapped files that nobody wrote to: a private change, or
+    anonymous memory, would be lost.
+    """
+    if not len(view) or not isinstance(view.obj, mmap.mmap):
+        return
+    start = _address(view) - _address(memoryview(view.obj))
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    view.obj.madvise(mmap.MADV_DONTNEED, first, start + len(view) - first)
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
