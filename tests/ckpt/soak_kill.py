@@ -1,0 +1,119 @@
+"""SIGKILL at every system call that changes the disk, for save, overwrite and apply; not collected by pytest.
+
+    python -m tests.ckpt.soak_kill            # a few minutes; needs strace and the right to trace
+
+For each action and system call the n-th call of a writer kills it, n = 1, 2, … until the writer lives. Afterwards the
+path must hold the old root, the new root or nothing, and the next writer must leave no leftovers behind. The last
+lines also run an action on a file system that fills up (a tmpfs of 1 MiB, where mounting is allowed).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import ckpt
+
+CALLS = ("mkdir", "openat", "write", "fsync", "rename", "renameat2", "unlinkat", "unlink", "rmdir", "flock", "close")
+OLD, NEW = ({"w": torch.full((300_000,), value), "v": torch.arange(3)} for value in (1.0, 2.0))
+
+
+def killed_at(call: str, number: int, action: Callable[[], object]) -> bool:
+    """Run an action in a child that dies at its n-th call; False when it lived to the end."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        action()
+        os._exit(0)
+    os.close(reading)
+    inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
+    tracer = subprocess.Popen(["strace", "-f", "-o", "/dev/null", *inject, "-p", str(child)], stderr=subprocess.DEVNULL)
+    while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text():
+        assert tracer.poll() is None, "strace could not attach"
+        time.sleep(0.001)
+    os.write(writing, b"x")
+    os.close(writing)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    tracer.wait()
+    assert status in (0, -signal.SIGKILL), status
+    return status != 0
+
+
+def state_of(path: Path, roots: dict[str, str]) -> str:
+    if not path.exists():
+        return "nothing"
+    report = ckpt.verify(path)
+    return roots.get(str(report.root), "another root") if report.ok else "broken"
+
+
+def attack(name: str, work: Path) -> Counter[str]:
+    """Every call, every number: what was found afterwards."""
+    path, other = work / "c", work / "given"
+    roots = {ckpt.save(OLD, other / "old").root: "old", ckpt.save(NEW, other / "new").root: "new"}
+    ckpt.diff(other / "old", other / "new", other / "delta")
+    action: Callable[[], object] = {
+        "save": lambda: ckpt.save(NEW, path),
+        "overwrite": lambda: ckpt.save(NEW, path, overwrite=True),
+        "apply": lambda: ckpt.apply(other / "old", other / "delta", path),
+    }[name]
+    found: Counter[str] = Counter()
+    for call in CALLS:
+        number, alive = 0, False
+        while not alive:
+            number += 1
+            if path.exists():
+                subprocess.run(["rm", "-rf", str(path)], check=True)
+            if name == "overwrite":
+                ckpt.save(OLD, path)
+            alive = not killed_at(call, number, action)
+            state = state_of(path, roots)
+            found[state] += 1
+            allowed = {"new"} if alive else {"old", "new"} if name == "overwrite" else {"nothing", "new"}
+            assert state in allowed, f"{name} killed at {call} {number}: {state}"
+            ckpt.save(NEW, path, overwrite=True)
+            left = sorted(entry.name for entry in work.iterdir())
+            assert left == ["c", "given"], f"{name} killed at {call} {number} left {left}"
+        print(f"{name:10}{call:10}{number - 1:4} kills", flush=True)
+    return found
+
+
+def fill_up(work: Path) -> None:
+    disk = work / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False).returncode:
+        print("ENOSPC: no right to mount, not tried")
+        return
+    try:
+        small = ckpt.save({"w": torch.zeros(9)}, disk / "c").root
+        try:
+            ckpt.save(NEW, disk / "c", overwrite=True)
+            sys.exit("a save of 1.2 MB fitted into 1 MiB")
+        except OSError as error:
+            assert error.errno == 28, error
+        assert ckpt.verify(disk / "c", root=small).ok
+        assert [entry.name for entry in disk.iterdir()] == ["c"]
+        print("ENOSPC: refused, the old state is there, nothing is left over")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for name in ("save", "overwrite", "apply"):
+        with tempfile.TemporaryDirectory(prefix="soak-") as work:
+            print(name, dict(attack(name, Path(work))), flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as work:
+        fill_up(Path(work))
+
+
+if __name__ == "__main__":
+    main()

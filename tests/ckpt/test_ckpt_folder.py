@@ -1,0 +1,199 @@
+"""What stands in a folder is opened only when it is a regular file of the right size; nothing blocks, nothing mixes."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import ckpt
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "note").write_text("hello")
+    ckpt.save({"w": torch.ones(9)}, tmp_path / "c", attachments={"docs/note.txt": tmp_path / "note"})
+    return tmp_path / "c"
+
+
+def _link(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _gone(path: Path) -> None:
+    path.unlink()
+
+
+TRICKS = [_link, _fifo, _device, _directory, _gone]
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("file", ["manifest.pb", "weights-*", "model.safetensors.index.json"])
+def test_only_regular_files_are_read(trick: Callable[[Path], None], file: str, folder: Path) -> None:
+    trick(next(folder.glob(file)))
+
+    for read in (ckpt.load, ckpt.open):
+        with pytest.raises((ckpt.IntegrityError, ckpt.NotACheckpointError)):
+            read(folder)
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_only_a_regular_file_is_an_attachment(trick: Callable[[Path], None], folder: Path) -> None:
+    trick(folder / "docs" / "note.txt")
+
+    with ckpt.open(folder) as opened, pytest.raises(ckpt.CorruptFileError, match=r"docs/note\.txt"):
+        opened.attachment("docs/note.txt")
+    assert [type(fault) for fault in ckpt.verify(folder).faults] == [ckpt.CorruptFileError]
+    assert ckpt.load(folder)["w"].sum() == 9
+
+
+def test_an_attachment_is_not_reached_through_a_link(folder: Path) -> None:
+    (folder / "docs").rename(folder.parent / "docs")
+    (folder / "docs").symlink_to(folder.parent / "docs")
+
+    with ckpt.open(folder) as opened, pytest.raises(ckpt.CorruptFileError):
+        opened.attachment("docs/note.txt")
+    assert not ckpt.verify(folder).ok
+
+
+@pytest.mark.parametrize("trick", [_link, _fifo, _device, _directory])
+def test_a_delta_has_regular_files_only(trick: Callable[[Path], None], folder: Path, tmp_path: Path) -> None:
+    ckpt.save({"w": torch.zeros(9)}, tmp_path / "n")
+    for number, file in enumerate(("delta.pb", "patch-00001.bin")):
+        delta = tmp_path / f"d{number}"
+        ckpt.diff(folder, tmp_path / "n", delta)
+        trick(delta / file)
+
+        with pytest.raises((ckpt.IntegrityError, ckpt.DeltaError)):
+            ckpt.apply(folder, delta, tmp_path / "made")
+
+
+def test_every_missing_file_is_listed_and_foreign_ones_are_told(tmp_path: Path) -> None:
+    ckpt.save({"a": torch.ones(9), "b": torch.ones(9)}, tmp_path / "c", shard_bytes=1)
+    for file in (tmp_path / "c").glob("weights-*"):
+        file.unlink()
+    (tmp_path / "c" / ".env").write_text("secret")
+
+    report = ckpt.verify(tmp_path / "c")
+
+    assert len(report.faults) == 2
+    assert report.foreign == (".env",)
+
+
+def test_a_checkpoint_larger_than_memory_opens(tmp_path: Path) -> None:
+    """A hole of 1 TiB costs nothing to map: pages are read when they are touched."""
+    from ckpt.folder import reading
+
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 40)
+
+    size = reading(tmp_path, lambda opened: len(opened.view("sparse", size_bytes=1 << 40)), expected="sparse")
+
+    assert size == 1 << 40
+
+
+_WRITER = """
+import sys, torch, ckpt
+from pathlib import Path
+path, value = Path(sys.argv[1]), float(sys.argv[2])
+while not (path.parent / "stop").exists():
+    ckpt.save({"w": torch.full((3000,), value), "v": torch.full((5,), value)}, path, overwrite=True)
+"""
+
+
+def test_two_writers_and_a_reader_never_see_half_a_state(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    ckpt.save({"w": torch.full((3000,), 1.0), "v": torch.full((5,), 1.0)}, path)
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), str(value)]) for value in (1, 2)]
+    seen: set[tuple[float, float]] = set()
+    try:
+        end = time.monotonic() + 60
+        reads = 0
+        while (reads < 300 and time.monotonic() < end) or {(1.0, 1.0), (2.0, 2.0)} - seen:
+            state = ckpt.load(path, verify="sha256")
+            seen.add((state["w"].unique().item(), state["v"].unique().item()))
+            reads += 1
+            assert ckpt.verify(path).ok
+    finally:
+        (tmp_path / "stop").touch()
+        codes = [writer.wait(timeout=60) for writer in writers]
+
+    assert codes == [0, 0]
+    assert seen == {(1.0, 1.0), (2.0, 2.0)}
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["c", "stop"]
+
+
+_LIMITED = """
+import resource, sys, torch, ckpt
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    ckpt.save({"w": torch.full((100_000,), 2.0)}, sys.argv[1], overwrite=True)
+except OSError as error:
+    sys.exit(error.errno)
+"""
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 300_000])
+def test_a_disk_that_is_full_leaves_the_old_state(limit_bytes: int, tmp_path: Path) -> None:
+    old = ckpt.save({"w": torch.full((100_000,), 1.0)}, tmp_path / "c").root
+    arguments = [sys.executable, "-B", "-c", _LIMITED, str(tmp_path / "c"), str(limit_bytes)]
+
+    result = subprocess.run(arguments, check=False, timeout=60)
+
+    assert result.returncode == 27  # EFBIG, raised as ENOSPC would be
+    assert ckpt.verify(tmp_path / "c", root=old).ok
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+_CLOSED = """
+import os, sys, torch, ckpt
+if os.getuid() == 0:
+    os.setuid(65534)  # root may write anywhere
+try:
+    ckpt.save({"w": torch.ones(1)}, sys.argv[1])
+except PermissionError as error:
+    sys.exit(7 if "closed" in str(error) else 8)
+"""
+
+
+def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o555)
+    for parent in (tmp_path, *tmp_path.parents[:-2]):
+        parent.chmod(0o755)
+
+    result = subprocess.run([sys.executable, "-c", _CLOSED, str(tmp_path / "closed" / "c")], check=False, timeout=60)
+
+    assert result.returncode == 7
+    assert list((tmp_path / "closed").iterdir()) == []
+
+
+def test_a_leftover_that_is_no_folder_does_not_stop_a_writer(tmp_path: Path) -> None:
+    (tmp_path / ".c.01234567.saving").write_text("not ours")
+    (tmp_path / ".c.89abcdef.saving").symlink_to(tmp_path)
+
+    ckpt.save({"w": torch.ones(1)}, tmp_path / "c")
+
+    assert ckpt.verify(tmp_path / "c").ok
+    assert (tmp_path / ".c.01234567.saving").exists()
