@@ -92,8 +92,9 @@ def _refuse(name: str, tensor: Tensor) -> None:
         raise UnsupportedStateError(
             name, f"a {'nested ' if tensor.is_nested else ''}tensor of layout {tensor.layout}", "store its parts"
         )
-    if tensor.is_meta:
-        raise UnsupportedStateError(name, "a meta tensor, which has no bytes", "materialise it first")
+    if tensor.is_meta or tensor._is_zerotensor():
+        kind = "meta" if tensor.is_meta else "symbolic zero"
+        raise UnsupportedStateError(name, f"a {kind} tensor, which has no bytes", "materialise it first")
     if name_of(tensor.dtype) is None:
         raise UnsupportedStateError(
             name, f"a tensor of dtype {tensor.dtype}", "store its integer representation and its scales"

@@ -19,7 +19,8 @@ _ESCAPE = 255
 def encode(base: memoryview, target: memoryview, *, width: int) -> bytes:
     old, new = elements(base, width), elements(target, width)
     positions = np.flatnonzero(old != new)
-    gaps = np.diff(positions, prepend=-1) - 1
+    gaps = np.diff(positions.astype(np.int32), prepend=np.int32(-1))
+    gaps -= 1
     short = np.minimum(gaps, _ESCAPE).astype(np.uint8)
     long = (gaps[gaps >= _ESCAPE] - _ESCAPE).astype("<u4")
     differences = zigzag(new[positions] - old[positions])

@@ -1,0 +1,188 @@
+"""Tensors of odd kinds and layouts: kept bit for bit, or refused with the remedy."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+import ckpt
+from ckpt import memory
+from ckpt.dtypes import BY_NAME
+from ckpt.records import TensorRecord, extent, is_dense, normal_strides, overlaps
+from ckpt.shards import named
+from tests.ckpt.equality import same
+from tests.ckpt.strategies import states
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+
+
+class Tagged(torch.Tensor):
+    """A subclass with a meaning of its own."""
+
+
+def _released() -> torch.Tensor:
+    tensor = torch.ones(100)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def _cut() -> torch.Tensor:
+    tensor = torch.ones(100)
+    tensor.untyped_storage().resize_(200)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (_released, "memory was released"),
+        (_cut, "memory was released"),
+        (lambda: torch._efficientzerotensor(3), "a symbolic zero tensor"),
+        (lambda: torch.ones(3).as_subclass(Tagged), "a tensor subclass Tagged"),
+        (lambda: torch.nn.UninitializedParameter(), "a tensor subclass UninitializedParameter"),
+        (lambda: torch.ones(3).to_sparse(), "a tensor of layout torch.sparse_coo"),
+        (lambda: np.ma.masked_array([1.0], mask=[True]), "a MaskedArray"),
+        (lambda: np.matrix([[1.0]]), "a matrix"),
+        (lambda: np.array([1.0], dtype=">f8"), "an array of dtype >f8"),
+        (lambda: np.zeros(2, dtype="f4,u1")["f0"], r"strides \(5,\)"),
+        (lambda: np.arange(3.0)[::-1], r"strides \(-8,\)"),
+        (lambda: np.longdouble(1), "a NumPy scalar"),
+        (lambda: "\ud800", "a lone surrogate"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_what_has_no_faithful_form_is_refused(make: Callable[[], object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ckpt.UnsupportedStateError, match=message):
+        ckpt.save({"x": make()}, tmp_path / "c")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_with_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ckpt.UnsupportedStateError, match="a lone surrogate"):
+        ckpt.save({"\udc80": torch.ones(1)}, tmp_path / "c")
+
+
+def test_gradients_and_buffers_come_back_as_leaves(tmp_path: Path) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    state = {"leaf": weight, "inner": weight * 2, "buffer": torch.nn.Buffer(torch.ones(2)), "frozen": weight.detach()}
+
+    ckpt.save(state, tmp_path / "c")
+    loaded = ckpt.load(tmp_path / "c")
+
+    assert [loaded[name].requires_grad for name in state] == [True, True, False, False]
+    assert all(tensor.is_leaf for tensor in loaded.values())
+    assert loaded["inner"].tolist() == [2, 2, 2]
+
+
+def test_views_of_mixed_dtypes_share_bytes_again(tmp_path: Path) -> None:
+    raw = torch.arange(64, dtype=torch.uint8)
+    state = {"bytes": raw[3:40], "words": raw[8:32].view(torch.int32), "wide": raw[16:32].view(torch.float64)}
+
+    ckpt.save(state, tmp_path / "c")
+    loaded = ckpt.load(tmp_path / "c")
+    loaded["words"][2] = -1
+
+    assert loaded["bytes"][13:17].tolist() == [255] * 4
+    assert loaded["wide"].view(torch.uint8)[:4].tolist() == [255] * 4
+    assert ckpt.save(ckpt.load(tmp_path / "c"), tmp_path / "again").root == ckpt.read_manifest(tmp_path / "c").root
+
+
+def test_the_bytes_of_a_bool_are_kept(tmp_path: Path) -> None:
+    state = {"x": torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)}
+
+    ckpt.save(state, tmp_path / "c")
+
+    assert ckpt.load(tmp_path / "c")["x"].view(torch.uint8).tolist() == [0, 1, 2, 255]
+
+
+@pytest.mark.parametrize("block_bytes", [16, 48, 1 << 20])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shape=st.lists(st.integers(1, 5), max_size=4),
+    strides=st.lists(st.integers(0, 13), min_size=4, max_size=4),
+    dtype=st.sampled_from([torch.uint8, torch.int16, torch.float32, torch.complex128]),
+)
+def test_a_view_is_gathered_whatever_the_blocks(
+    shape: list[int], strides: list[int], dtype: torch.dtype, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "BLOCK_BYTES", block_bytes)
+    values = torch.arange(1, 1 + 256 * dtype.itemsize, dtype=torch.int64).to(torch.uint8).view(dtype)
+    view = values.as_strided(shape, strides[: len(shape)])
+    (record,), (source,) = memory.collect({"x": view})
+    gathered = torch.frombuffer(bytearray(b"".join(source.blocks())), dtype=torch.uint8)
+
+    stored = record.strides if not ckpt.records.is_permuted(record, 1) else ckpt.records.contiguous_strides(shape)
+    again = gathered.view(dtype).as_strided(shape, stored)
+
+    plain = torch.contiguous_format
+    assert same(again.clone(memory_format=plain), view.clone(memory_format=plain))
+    covered = set(torch.arange(256).as_strided(shape, stored).flatten().tolist())
+    elements = gathered.view(-1, dtype.itemsize)
+    assert all(not elements[index].any() for index in range(len(elements)) if index not in covered)
+
+
+def test_a_permuted_tensor_is_streamed_in_row_major_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_PIECE_BYTES", 64)
+    tensor = torch.arange(2 * 3 * 5 * 7.0).reshape(2, 3, 5, 7).to(memory_format=torch.channels_last)
+
+    _, (source,) = memory.collect({"x": tensor})
+
+    assert b"".join(source.blocks()) == tensor.contiguous().numpy().tobytes()
+
+
+def test_sizes_beyond_31_and_32_bits_are_plain_integers() -> None:
+    shape, strides = (3, 2**31 + 1, 5), (2 * 5 * (2**31 + 1), 5, 1)
+    record = TensorRecord(name="x", dtype="float32", shape=shape, strides=strides, offset=2**40, storage=0)
+
+    assert record.size_bytes == 4 * 3 * (2**31 + 1) * 5
+    assert record.extent_bytes == 4 * (2 * strides[0] + 5 * (2**31 + 1))
+    assert extent((2**40,), (0,)) == 1
+    assert not is_dense(shape, strides)
+    assert not overlaps(shape, strides)
+    assert overlaps((2**40, 2), (1, 1))
+    assert normal_strides((1, 2**40), (7, 1)) == (2**40, 1)
+
+
+def test_many_views_of_one_storage_are_named_once_each() -> None:
+    """DeepSpeed's layout: every tensor a view of one flat buffer; and every second one a twin of the one before."""
+    views = [
+        TensorRecord(name=f"v{index}", dtype="float32", shape=(4,), strides=(1,), offset=16 * (index // 2), storage=0)
+        for index in range(20_000)
+    ]
+
+    kept = named(views, 16 * 10_000)
+
+    assert [view.name for view in kept] == [f"v{index}" for index in range(0, 20_000, 2)]
+    assert all(first.offset + 16 == second.offset for first, second in pairwise(kept))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(state=states, shard_bytes=st.sampled_from([1, 1 << 30]))
+def test_safetensors_own_reader_sees_every_named_tensor(
+    state: object, shard_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("named") / "c"
+    try:
+        ckpt.save(state, folder, shard_bytes=shard_bytes)
+    except ckpt.UnsupportedStateError:
+        reject()
+
+    with ckpt.open(folder) as checkpoint:
+        for file in folder.glob("weights-*"):
+            with safe_open(file, "pt") as reader:
+                for name in reader.keys():  # noqa: SIM118  (no mapping)
+                    assert same(reader.get_tensor(name), checkpoint[name].contiguous())
+                assert set(reader.metadata()) - {"format"} <= set(checkpoint)
+        for file in folder.glob("extra-*"):
+            with safe_open(file, "pt") as reader:
+                assert all(name.startswith("storage-") for name in reader.keys())  # noqa: SIM118
+        kept = [record for record in checkpoint.manifest.tensors if record.is_contiguous]
+        assert all(BY_NAME[record.dtype] for record in kept)
