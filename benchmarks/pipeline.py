@@ -16,7 +16,7 @@ def stages(is_quick: bool) -> tuple[Stage, ...]:
     """The stages in the order of the pipeline."""
     return (
         _ingest(rows=256 if is_quick else 5000),
-        _train(rows=512 if is_quick else 5000, steps=2 if is_quick else 60),
+        _train(rows=512 if is_quick else 5000, steps=2 if is_quick else 30),
         _program("one-layer", backend="eager", scale=1)
         if is_quick
         else _program("recipes.mnist", backend="aoti", scale=30),
@@ -102,6 +102,7 @@ def _forward(model: str, *, backend: str, rows: int, calls: int) -> Comparison:
     return Comparison(
         name=f"forward, batch {rows}",
         note=f"Mean of {calls} calls after three to warm up, one thread; ours checks every input.",
+        most_repeats=2,  # preparing torch.compile takes 15 s even with a warm cache
         sides=(
             _ours(f"program ({backend})", "programs:forward_treering", **asked),
             _peer("eager PyTorch", "programs:forward_eager", needs="torch", **asked),
@@ -187,12 +188,13 @@ def _patches(what: str, *, change: str, peers: tuple[Side, Side] | None = None) 
     return (
         Comparison(
             name=f"diff: {what}",
-            note="Ours checks what it reads and syncs what it writes; the peer works on plain files.",
+            note="Ours checks what it reads and syncs what it writes; the peer works on plain files. Pages "
+            "that ours maps count as memory while they are resident.",
             sides=(_ours("ckpt.diff", "deltas:diff", change=change), made),
         ),
         Comparison(
             name=f"apply: {what}",
-            note="Ours proves frames and result by SHA-256 and syncs; the peer trusts both.",
+            note="Ours proves frames and result by SHA-256 and syncs; the peer trusts both. Mapped pages count.",
             sides=(_ours("ckpt.apply", "deltas:apply", change=change), applied),
         ),
     )
@@ -208,6 +210,7 @@ def _registry(*, size_mib: int) -> Stage:
             Comparison(
                 name=f"publish {size_mib} MiB to a local MLflow server",
                 note="Ours verifies, uploads, reads back, verifies again and makes a version; the peer uploads a file.",
+                most_repeats=2,
                 sides=(
                     _ours("registry.publish, full", "publishing:publish", as_delta=False),
                     _ours("registry.publish, delta (1 % ±1)", "publishing:publish", as_delta=True),
@@ -217,6 +220,7 @@ def _registry(*, size_mib: int) -> Stage:
             Comparison(
                 name=f"fetch {size_mib} MiB from a local MLflow server",
                 note="Ours proves every byte by SHA-256; the delta starts from a cache that holds its base.",
+                most_repeats=2,
                 sides=(
                     _ours("registry.fetch, full", "publishing:fetch", as_delta=False),
                     _ours("registry.fetch, delta (1 % ±1)", "publishing:fetch", as_delta=True),

@@ -5,7 +5,7 @@ its Python bindings load a dictionary in a way that leaves most of it unseen (64
 gave a patch 1.7 times smaller than the weights; the program's is 81 times smaller). This module imports no torch.
 """
 
-import resource
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +15,16 @@ import bsdiff4
 
 from benchmarks.plan import Call
 
-_ZSTD = ("zstd", "--quiet", "--long=30")  # a window of 1 GiB: all of the base is seen
-
 
 @contextmanager
 def zstd_make(*, work: Path, shared: Path, change: str) -> Iterator[Call]:
     """``zstd -3 --patch-from=base target``."""
     folder, patch = shared / change, work / "patch.zst"
+    peaks: list[int] = []
     yield Call(
-        run=lambda: zstd_diff(folder, patch),
+        run=lambda: peaks.append(_zstd_diff(folder, patch)),
         figures=lambda: size_figures(folder, patch_bytes=patch.stat().st_size),
-        peak_bytes=_program_bytes,
+        peak_bytes=lambda: peaks[0],
     )
 
 
@@ -33,9 +32,12 @@ def zstd_make(*, work: Path, shared: Path, change: str) -> Iterator[Call]:
 def zstd_apply(*, work: Path, shared: Path, change: str) -> Iterator[Call]:
     """``zstd -d --patch-from=base patch``."""
     folder, patch = shared / change, work / "patch.zst"
-    zstd_diff(folder, patch)
-    command = [*_ZSTD, "-d", f"--patch-from={folder / 'base.bin'}", str(patch), "-o", str(work / "made.bin")]
-    yield Call(run=lambda: subprocess.run(command, check=True), peak_bytes=_program_bytes)
+    _zstd_diff(folder, patch)
+    peaks: list[int] = []
+    yield Call(
+        run=lambda: peaks.append(_zstd("-d", base=folder / "base.bin", source=patch, out=work / "made.bin")),
+        peak_bytes=lambda: peaks[0],
+    )
 
 
 @contextmanager
@@ -56,12 +58,6 @@ def bsdiff_apply(*, work: Path, shared: Path, change: str) -> Iterator[Call]:
     yield Call(run=lambda: bsdiff4.file_patch(folder / "base.bin", work / "made.bin", patch))
 
 
-def zstd_diff(folder: Path, patch: Path) -> None:
-    """Write the patch from a folder's base to its target."""
-    command = [*_ZSTD, "-3", f"--patch-from={folder / 'base.bin'}", str(folder / "target.bin"), "-o", str(patch)]
-    subprocess.run(command, check=True)
-
-
 def size_figures(folder: Path, *, patch_bytes: int) -> dict[str, float]:
     """A patch's size, and how many times smaller it is than the target."""
     return {"patch_bytes": patch_bytes, "compression_ratio": (folder / "target.bin").stat().st_size / patch_bytes}
@@ -71,9 +67,19 @@ def _bsdiff(folder: Path, patch: Path) -> None:
     bsdiff4.file_diff(folder / "base.bin", folder / "target.bin", patch)
 
 
-def _program_bytes() -> int:
-    """The peak of the largest program that this process has waited for.
+def _zstd_diff(folder: Path, patch: Path) -> int:
+    return _zstd("-3", base=folder / "base.bin", source=folder / "target.bin", out=patch)
 
-    A program is never seen smaller than the process that started it, which without torch holds 25 MiB.
+
+def _zstd(what: str, *, base: Path, source: Path, out: Path) -> int:
+    """Run zstd; returns the peak of its memory in bytes.
+
+    The kernel never shows a program smaller than the process that started it, which without torch holds 25 MiB.
     """
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    command = ["zstd", "--quiet", what, "--long=30", f"--patch-from={base}", str(source), "-o", str(out)]
+    process = subprocess.Popen(command)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return usage.ru_maxrss * 1024
