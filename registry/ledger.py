@@ -157,7 +157,13 @@ class Ledger:
             whole = data.rfind(b"\n") + 1
             if whole < len(data):  # a writer was killed inside its line; nobody was told of it
                 file.truncate(whole)
-            yield file, self._parse(data[:whole])
+            if not whole:
+                _sync_folder(self.path.parent)
+            try:
+                yield file, self._parse(data[:whole])
+            except OSError:  # the disk did not take the line: no reader is to see it either
+                os.truncate(self.path, whole)
+                raise
 
     def _parse(self, data: bytes) -> tuple[Entry, ...]:
         entries: list[Entry] = []
@@ -248,6 +254,14 @@ def _append(
     file.flush()
     os.fsync(file.fileno())
     return entry
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _line(entry: Entry) -> bytes:

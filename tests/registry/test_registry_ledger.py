@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -158,3 +159,37 @@ def test_movers_at_once_leave_one_chain(ledger: Ledger) -> None:
     assert len(entries) >= 40
     for earlier, later in pairwise(entries):
         assert later.before == earlier.after
+
+
+def test_readers_see_whole_entries_while_others_write(ledger: Ledger) -> None:
+    promote_all(ledger, A)
+    context = multiprocessing.get_context("fork")
+    movers = [context.Process(target=_mover, args=(ledger.path, seed, 40)) for seed in range(2)]
+    lengths = []
+
+    for mover in movers:
+        mover.start()
+    while any(mover.is_alive() for mover in movers):
+        lengths.append(len(ledger.entries()))
+    for mover in movers:
+        mover.join()
+
+    assert [mover.exitcode for mover in movers] == [0, 0]
+    assert lengths == sorted(lengths)
+
+
+def test_a_line_that_the_disk_refuses_is_seen_by_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    promote_all(ledger, A)
+    whole = ledger.path.read_bytes()
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        with pytest.raises(OSError, match="No space"):
+            ledger.promote(B, alias="champion", expect=A, author=author())
+
+    assert ledger.path.read_bytes() == whole
+    promote_all(ledger, B)
+    assert ledger.live("champion") == B
