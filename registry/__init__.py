@@ -16,6 +16,7 @@ Works with any MLflow server as it is: no plug-in, no fluent API. Settings come 
 
 from registry.errors import (
     BrokenLedgerError,
+    ForeignFileError,
     InvalidNameError,
     LedgerError,
     PublishError,
@@ -36,6 +37,7 @@ __all__ = [
     "Author",
     "BrokenLedgerError",
     "Entry",
+    "ForeignFileError",
     "InvalidNameError",
     "Ledger",
     "LedgerError",

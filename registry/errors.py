@@ -4,6 +4,7 @@
     ├── RegistryUnavailableError   the MLflow server does not answer
     ├── UnknownVersionError        (KeyError)   no such model, version or alias
     ├── InvalidNameError           (ValueError) a model name or reference that cannot be one
+    ├── ForeignFileError           (ValueError) a checkpoint folder with a file that is no part of it
     ├── PublishError               an upload that did not read back as it was written
     └── LedgerError
         ├── StaleExpectationError  compare-and-set: another version is live than the mover believes
@@ -12,6 +13,8 @@
 
 Each says the thing, what was found, what was expected and what to do next; the facts are attributes.
 """
+
+from pathlib import Path
 
 
 class RegistryError(Exception):
@@ -57,6 +60,18 @@ class InvalidNameError(RegistryError, ValueError):
             f"'{name}' is no model name or reference: expected letters, digits, '.', '-' and '_' for a name, "
             "'name@alias' or 'name/number' for a version.",
             name=name,
+        )
+
+
+class ForeignFileError(RegistryError, ValueError):
+    """A folder that is to be published holds a file that its manifest does not name; it would go up with it."""
+
+    def __init__(self, folder: Path, file: str) -> None:
+        super().__init__(
+            f"'{folder}' was not published: found '{file}', expected only the files that its manifest names. Move it "
+            "away, or save it as an attachment.",
+            folder=folder,
+            file=file,
         )
 
 

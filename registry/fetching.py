@@ -12,7 +12,7 @@ from registry.cache import Cache
 from registry.errors import RegistryError, UnknownVersionError
 from registry.ledger import Ledger, live
 from registry.server import Server
-from registry.versions import FULL, Version, parse_reference, path_to
+from registry.versions import DELTA_PART, FULL_PART, Version, parse_reference, path_to, valid_name
 
 
 def resolve(reference: str, *, server: Server | None = None) -> Version:
@@ -26,7 +26,8 @@ def resolve(reference: str, *, server: Server | None = None) -> Version:
     server = server or Server.from_environment()
     wanted = parse_reference(reference)
     number = wanted.number
-    if wanted.alias is not None:
+    if number is None:
+        assert wanted.alias is not None, "a reference names one of them"
         target = live(ledger_of(wanted.name, server).entries(), wanted.alias)
         number = target.version if target is not None else server.alias(wanted.name, wanted.alias)
         if number is None:
@@ -36,12 +37,12 @@ def resolve(reference: str, *, server: Server | None = None) -> Version:
         if version.number == number:
             return version
     numbers = ", ".join(str(version.number) for version in versions) or "none"
-    raise UnknownVersionError(reference, f"versions {numbers}")
+    raise UnknownVersionError(reference, server.left_out(wanted.name, number) or f"versions {numbers}")
 
 
 def ledger_of(name: str, server: Server) -> Ledger:
     """The ledger of a model on this machine."""
-    return Ledger(server.home / "ledger" / f"{name}.jsonl", model=name)
+    return Ledger(server.home / "ledger" / f"{valid_name(name)}.jsonl", model=name)
 
 
 def fetch(reference: str, *, cache: Path | str | None = None, server: Server | None = None) -> Path:
@@ -67,36 +68,36 @@ def fetch(reference: str, *, cache: Path | str | None = None, server: Server | N
 def fetch_version(version: Version, versions: Sequence[Version], *, cache: Cache, server: Server) -> Path:
     """As :func:`fetch`, for a version that is known."""
     by_number = {known.number: known for known in versions}
-    held = frozenset(seal for seal in cache.held() if _sound(cache, seal))
-    try:
-        steps = path_to(version, by_number, held)
-    except KeyError as missing:
-        raise UnknownVersionError(version.reference, f"no version {missing} that its delta is made from") from None
+    absent: frozenset[str] = frozenset()
+    while True:
+        try:
+            steps = path_to(version, by_number, cache.held() - absent)
+        except KeyError as missing:
+            raise UnknownVersionError(version.reference, f"no version {missing} that its delta is made from") from None
+        start = version if not steps else by_number.get(steps[0].parent or 0)
+        if start is None or _is_sound(cache, start.seal):
+            break
+        absent |= {start.seal}  # it was damaged, and is removed now
     for step in steps:
         _bring(step, by_number, cache=cache, server=server)
     return cache.path(version.seal)
 
 
-def _sound(cache: Cache, seal: str) -> bool:
-    """Whether a cached checkpoint still has its bytes; a damaged one is dropped and fetched again."""
-    try:
-        sound = ckpt.verify(cache.path(seal), verify="crc32").ok and ckpt.read_manifest(cache.path(seal)).seal == seal
-    except ckpt.CheckpointError:
-        sound = False
-    if not sound:
-        cache.forget(seal)
-    return sound
+def _is_sound(cache: Cache, seal: str) -> bool:
+    with cache.locked(seal):
+        return cache.is_sound(seal)
 
 
 def _bring(step: Version, versions: dict[int, Version], *, cache: Cache, server: Server) -> None:
-    """Download one step and put its checkpoint into the cache."""
-    with cache.workspace() as workspace:
-        if step.kind == FULL:
-            made = server.download(step.location, "checkpoint", workspace)
+    """Download one step and put its checkpoint into the cache, unless another process was first."""
+    with cache.locked(step.seal), cache.workspace() as workspace:
+        if cache.path(step.seal).is_dir():
+            return
+        if step.parent is None:
+            made = server.download(step.location, FULL_PART, workspace)
             ckpt.verify(made, root=step.root).raise_on_fault()
         else:
-            assert step.parent is not None, "a delta names its parent"
-            delta = server.download(step.location, "delta", workspace)
+            delta = server.download(step.location, DELTA_PART, workspace)
             made = workspace / "made"
             ckpt.apply(cache.path(versions[step.parent].seal), delta, made)
         seal = ckpt.read_manifest(made).seal

@@ -1,18 +1,20 @@
 """Move aliases: through the ledger, then in MLflow, which shows what the ledger says.
 
-When the server is away after the ledger took a move, the move stands and :func:`sync` shows it later; readers on
-this machine resolve aliases from the ledger.
+When the server is away after the ledger took a move, the call says so, the move stands, and the next call or
+:func:`sync` shows it; readers on this machine resolve aliases from the ledger.
 """
 
 import getpass
 import time
 
-from registry.errors import UnknownVersionError
 from registry.fetching import ledger_of, resolve
 from registry.ledger import PROMOTE, ROLLBACK, Author, Entry, Target, live, quarantined
-from registry.server import PREFIX, Server
+from registry.server import Server
+from registry.versions import PREFIX
 
 CHAMPION, PREVIOUS = "champion", "previous"
+_QUARANTINED = f"{PREFIX}quarantined"
+_TAG_CHARACTERS = 200
 
 
 def promote(
@@ -79,10 +81,7 @@ def rollback(
     entry = ledger_of(name, server).rollback(
         alias=alias, suspect=suspect, author=_author(actor, reason, flow_run), generation=generation
     )
-    if entry.action == ROLLBACK:
-        sync(name, alias=alias, server=server)
-        assert entry.before is not None, "a rollback leaves something"
-        server.tag_version(name, entry.before.version, {f"{PREFIX}quarantined": reason[:200]})
+    sync(name, alias=alias, server=server)
     return entry
 
 
@@ -91,7 +90,9 @@ def clear(
 ) -> Entry:
     """Allow a quarantined root again."""
     server = server or Server.from_environment()
-    return ledger_of(name, server).clear(root, alias=alias, author=_author(actor, reason, None))
+    entry = ledger_of(name, server).clear(root, alias=alias, author=_author(actor, reason, None))
+    sync(name, alias=alias, server=server)
+    return entry
 
 
 def history(name: str, *, server: Server | None = None) -> tuple[Entry, ...]:
@@ -105,7 +106,7 @@ def quarantined_roots(name: str, *, server: Server | None = None) -> dict[str, s
 
 
 def sync(name: str, *, alias: str = CHAMPION, server: Server | None = None) -> None:
-    """Show in MLflow what the ledger says: the alias, and ``previous`` for the version live before."""
+    """Show in MLflow what the ledger says: the alias, ``previous`` for the version live before, and quarantine tags."""
     server = server or Server.from_environment()
     entries = history(name, server=server)
     now = live(entries, alias)
@@ -114,12 +115,14 @@ def sync(name: str, *, alias: str = CHAMPION, server: Server | None = None) -> N
     moves = [entry for entry in entries if entry.alias == alias and entry.action in (PROMOTE, ROLLBACK)]
     if alias == CHAMPION and moves and moves[-1].before is not None:
         server.set_alias(name, PREVIOUS, moves[-1].before.version)
+    held = {root: reason[:_TAG_CHARACTERS] for root, reason in quarantined(entries).items()}
+    for version in server.versions(name) if entries else ():
+        if version.tags.get(_QUARANTINED) != held.get(version.root):
+            server.tag_version(name, version.number, _QUARANTINED, held.get(version.root))
 
 
 def _target(name: str, number: int, server: Server) -> Target:
     version = resolve(f"{name}/{number}", server=server)
-    if not version.root:
-        raise UnknownVersionError(version.reference, "a version that was not published by the release flow")
     return Target(version=version.number, root=version.root)
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
@@ -26,11 +25,11 @@ from mlflow.exceptions import MlflowException, RestException
 from mlflow.tracking import MlflowClient
 
 from registry.errors import RegistryError, RegistryUnavailableError, UnknownVersionError
-from registry.versions import FULL, Version
+from registry.versions import PREFIX, Version, version_from_tags
 
-PREFIX = "treering."
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
+_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -166,11 +165,22 @@ class Server:
         return int(made.version)
 
     def versions(self, name: str) -> list[Version]:
-        """All versions that this package published under a name, by number."""
+        """The versions that this package published under a name, by number; others are left out."""
         with self.speaking(name) as client:
-            found = client.search_model_versions(f"name='{name}'")
-        ours = [_value(item) for item in found if f"{PREFIX}root" in item.tags]
+            found: list[ModelVersion] = []
+            token: str | None = None
+            while token is None or token:
+                page = client.search_model_versions(f"name='{name}'", max_results=_PAGE, page_token=token)
+                found += page
+                token = page.token or ""
+        ours = [version for item in found if isinstance(version := _value(item), Version)]
         return sorted(ours, key=lambda version: version.number)
+
+    def left_out(self, name: str, number: int) -> str | None:
+        """What MLflow has under a number that :meth:`versions` leaves out, in words; None when it has nothing."""
+        with self.speaking(f"{name}/{number}") as client:
+            found = client.search_model_versions(f"name='{name}' and version_number={number}")
+        return next((f"version {number}, {_value(item)}" for item in found), None)
 
     def alias(self, name: str, alias: str) -> int | None:
         """The number under an alias in MLflow's own table, or None."""
@@ -188,31 +198,21 @@ class Server:
         with self.speaking(f"{name}@{alias}") as client:
             client.set_registered_model_alias(name, alias, str(number))
 
-    def tag_version(self, name: str, number: int, tags: Mapping[str, str]) -> None:
+    def tag_version(self, name: str, number: int, key: str, value: str | None) -> None:
+        """Set a tag, or with None remove it."""
         with self.speaking(f"{name}/{number}") as client:
-            for key, value in tags.items():
+            if value is None:
+                client.delete_model_version_tag(name, str(number), key)
+            else:
                 client.set_model_version_tag(name, str(number), key, value)
 
 
-def _value(item: ModelVersion) -> Version:
-    tags: dict[str, Any] = dict(item.tags)
-
-    def tag(key: str, default: str = "") -> str:
-        return str(tags.get(PREFIX + key, default))
-
-    kind = tag("kind", FULL)
-    return Version(
-        name=item.name,
-        number=int(item.version),
-        root=tag("root"),
-        seal=tag("seal"),
-        kind=kind,
-        parent=int(tag("parent")) if tag("parent") else None,
-        stored_bytes=int(tag("stored_bytes")),
-        full_bytes=int(tag("full_bytes")),
-        program=tag("program") or None,
-        model_id=tag("model_id"),
-        location=tag("location"),
-        publish_seconds=float(tag("publish_seconds", "0")),
-        tags=tags,
-    )
+def _value(item: ModelVersion) -> Version | str:
+    """A version, or why MLflow's is none: anyone who may write there may publish one or change its tags."""
+    tags = {str(key): str(value) for key, value in item.tags.items()}
+    if f"{PREFIX}root" not in tags:
+        return "which was not published by this registry"
+    try:
+        return version_from_tags(item.name, int(item.version), tags)
+    except (KeyError, ValueError) as error:
+        return f"whose tags make no sense ({error})"

@@ -1,8 +1,8 @@
 """Versions as values, references to them, and the rule that chooses what a delta is made from.
 
-A version stores a full checkpoint or a delta on an earlier one. Parents are chosen as in a skip list: of version
-number n (counted from 0) the lowest set bit is cleared, so that any version is reached from the first one by at
-most log₂(n) patches; a full one is stored where the patches would weigh more.
+A version stores a full checkpoint or a delta on an earlier one. Parents are chosen as in a skip list: of the n-th
+version since the last full one the lowest set bit of n is cleared, so that any version is reached from a full one by
+at most log₂(n) patches; a full one is stored where the patches would weigh more.
 """
 
 import re
@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from registry.errors import InvalidNameError
 
 FULL, DELTA = "full", "delta"
+FULL_PART, DELTA_PART = "checkpoint", "delta"  # the folders among a version's artifacts
+PREFIX = "treering."
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -95,14 +98,59 @@ def valid_name(name: str) -> str:
     return name
 
 
-def parent_of(versions: Sequence[Version]) -> Version | None:
-    """The version that the next one's delta is made from; None when the next one is the first.
+def version_from_tags(name: str, number: int, tags: Mapping[str, str]) -> Version:
+    """A version from what its tags in MLflow say.
 
-    ``versions`` are those there are, in order of number; a gap (a deleted version) does not matter, since a parent is
-    named by number and root in each version.
+    Raises:
+        KeyError: a tag is missing.
+        ValueError: one makes no sense.
     """
-    index = len(versions)
-    return versions[index & (index - 1)] if index else None
+    fields = {key.removeprefix(PREFIX): value for key, value in tags.items() if key.startswith(PREFIX)}
+    kind, parent = fields["kind"], int(fields["parent"]) if "parent" in fields else None
+    if (kind, parent is None) not in ((FULL, True), (DELTA, False)) or not (parent or 0) < number:
+        raise ValueError(f"kind '{kind}' with parent {parent}")
+    for key in ("root", "seal"):
+        if not _DIGEST.fullmatch(fields[key]):
+            raise ValueError(f"{key} '{fields[key]}'")
+    return Version(
+        name=name,
+        number=number,
+        root=fields["root"],
+        seal=fields["seal"],
+        kind=kind,
+        parent=parent,
+        stored_bytes=int(fields["stored_bytes"]),
+        full_bytes=int(fields["full_bytes"]),
+        program=fields.get("program"),
+        model_id=fields["model_id"],
+        location=fields["location"],
+        publish_seconds=float(fields["publish_seconds"]),
+        tags=dict(tags),
+    )
+
+
+def parent_of(versions: Sequence[Version]) -> Version | None:
+    """The version that the next one's delta is made from; None when there is none to start from.
+
+    Args:
+        versions: Those there are, in order of number. One whose chain is broken (a version on it was deleted) is as
+            if it were not there.
+    """
+    by_number = {version.number: version for version in versions}
+    whole = [version for version in versions if _is_whole(version, by_number)]
+    fulls = [index for index, version in enumerate(whole) if version.kind == FULL]
+    if not fulls:
+        return None
+    since = whole[fulls[-1] :]
+    return since[len(since) & (len(since) - 1)]
+
+
+def _is_whole(version: Version, versions: Mapping[int, Version]) -> bool:
+    try:
+        path_to(version, versions, frozenset())
+    except KeyError:
+        return False
+    return True
 
 
 def path_to(version: Version, versions: Mapping[int, Version], held: frozenset[str]) -> list[Version]:
@@ -129,6 +177,6 @@ def path_to(version: Version, versions: Mapping[int, Version], held: frozenset[s
     return steps[::-1]
 
 
-def fetch_bytes(version: Version, versions: Mapping[int, Version], held: frozenset[str] = frozenset()) -> int:
-    """What a fetch downloads."""
-    return sum(step.stored_bytes for step in path_to(version, versions, held))
+def patch_bytes(version: Version, versions: Mapping[int, Version]) -> int:
+    """What the patches between a version and the full one that it comes from weigh."""
+    return sum(step.stored_bytes for step in path_to(version, versions, frozenset()) if step.kind == DELTA)

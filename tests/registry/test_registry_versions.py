@@ -3,7 +3,17 @@
 import pytest
 
 from registry.errors import InvalidNameError
-from registry.versions import DELTA, FULL, Reference, Version, fetch_bytes, parent_of, parse_reference, path_to
+from registry.versions import (
+    DELTA,
+    FULL,
+    Reference,
+    Version,
+    parent_of,
+    parse_reference,
+    patch_bytes,
+    path_to,
+    version_from_tags,
+)
 
 
 def version(number: int, parent: int | None) -> Version:
@@ -47,8 +57,8 @@ def test_a_fetch_starts_from_what_is_held() -> None:
 
     assert [step.number for step in path_to(by_number[8], by_number, frozenset({"seal7"}))] == [8]
     assert path_to(by_number[8], by_number, frozenset({"seal8"})) == []
-    assert fetch_bytes(by_number[8], by_number, frozenset({"seal1"})) == 30
-    assert fetch_bytes(by_number[8], by_number) == 1030
+    assert patch_bytes(by_number[8], by_number) == 30
+    assert patch_bytes(by_number[1], by_number) == 0
 
 
 @pytest.mark.parametrize(
@@ -68,3 +78,56 @@ def test_references_are_read(text: str, expected: Reference) -> None:
 def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(InvalidNameError, match="no model name or reference"):
         parse_reference(text)
+
+
+def test_after_a_full_version_parents_start_from_it() -> None:
+    versions = [*history(5), version(6, None)]
+
+    for number in (7, 8, 9):
+        parent = parent_of(versions)
+        assert parent is not None
+        versions.append(version(number, parent.number))
+
+    assert [known.parent for known in versions[6:]] == [6, 6, 8]
+
+
+def test_a_version_with_a_broken_chain_is_passed_over() -> None:
+    first, second, *_ = history(2)
+
+    assert parent_of([first, second]) == first
+    assert parent_of([second]) is None
+
+
+GOOD = {
+    "treering.root": "sha256:" + "0" * 64,
+    "treering.seal": "sha256:" + "1" * 64,
+    "treering.kind": "delta",
+    "treering.parent": "2",
+    "treering.stored_bytes": "10",
+    "treering.full_bytes": "100",
+    "treering.model_id": "m-1",
+    "treering.location": "mlflow-artifacts:/1",
+    "treering.publish_seconds": "0.5",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("kind", "half"),
+        ("kind", "full"),
+        ("parent", "3"),
+        ("parent", "x"),
+        ("parent", None),
+        ("seal", "sha256:../../etc"),
+        ("root", ""),
+        ("stored_bytes", "many"),
+        ("full_bytes", None),
+    ],
+)
+def test_tags_that_make_no_sense_are_refused(key: str, value: str | None) -> None:
+    tags = {name: text for name, text in (GOOD | {f"treering.{key}": value}).items() if text is not None}
+
+    assert version_from_tags("m", 3, GOOD).parent == 2
+    with pytest.raises((KeyError, ValueError)):
+        version_from_tags("m", 3, tags)
