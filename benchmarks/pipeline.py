@@ -1,6 +1,6 @@
 """The area ``pipeline``: every stage from rows to a hot update, ours beside the plain tools that would do without us.
 
-Sizes are for a full run of under 8 minutes on 2 cores; quick ones show only that everything works. What a side
+Sizes are for a full run of about eight minutes on 2 cores; quick ones show only that everything works. What a side
 includes, and what its peer leaves out, stands in the note of each comparison.
 """
 
