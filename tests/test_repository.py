@@ -1,10 +1,13 @@
 """What the documents and configuration say is so: faces, generated code, deployments, commands, the README's recipe."""
 
+import ast
 import importlib
+import importlib.metadata
 import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -90,6 +93,30 @@ def test_only_flows_knows_prefect_and_only_registry_knows_mlflow() -> None:
             if pattern.search(file.read_text())
         }
         assert users == {owner}
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    """What another package happens to install today is not ours to rely on."""
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[<>=\[]", line)[0].lower().replace("_", "-") for line in declared}
+    owners = importlib.metadata.packages_distributions()
+    missing = set()
+
+    for file in (file for folder in [*PACKAGES, "flows"] for file in (REPOSITORY / folder).rglob("*.py")):
+        for top in imported(file):
+            found = {name.lower().replace("_", "-") for name in owners.get(top, [])}
+            if found and not found & names:
+                missing.add(f"{file.relative_to(REPOSITORY)} imports {top} of {sorted(found)}")
+
+    assert missing == set()
+
+
+def imported(file: Path) -> set[str]:
+    """The top-level names that a module imports, at its head or inside functions."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    plain = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    origins = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module]
+    return plain | {str(node.module).partition(".")[0] for node in origins}
 
 
 README = (REPOSITORY / "README.md").read_text()
