@@ -38,12 +38,16 @@ def _count(body: bytes, position: int, end: int, kind: Any, most: int) -> int:
     deep = {number for number, inner in messages.items() if any(field.message_type for field in inner.fields)}
     count = 0
     while position < end and count <= most:
-        tag, position = _varint(body, position)
+        tag, position = body[position], position + 1
+        if tag > 0x7F:  # numbers of one byte are read here, without a call: nearly all of them are
+            tag, position = _varint(body, position - 1)
         number, form = tag >> 3, tag & 7
         if form == 0:
             _, position = _varint(body, position)
         elif form == 2:
-            size, position = _varint(body, position)
+            size, position = body[position], position + 1
+            if size > 0x7F:
+                size, position = _varint(body, position - 1)
             count += number in messages
             if number in deep:
                 count += _count(body, position, min(position + size, end), messages[number], most - count)
@@ -55,13 +59,11 @@ def _count(body: bytes, position: int, end: int, kind: Any, most: int) -> int:
 
 def _varint(body: bytes, position: int) -> tuple[int, int]:
     byte = body[position]
-    if byte < 0x80:
-        return byte, position + 1
     value = shift = 0
-    while byte >= 0x80:
+    while byte > 0x7F:
         value |= (byte & 0x7F) << shift
         position, shift = position + 1, shift + 7
-        byte = body[position]
         if shift > 63:
             raise LookupError("a varint longer than ten bytes")
+        byte = body[position]
     return value | byte << shift, position + 1

@@ -185,13 +185,13 @@ def check_all(
         keep: Whether the pages will be used; False lets go of them, so that memory stays bounded.
     """
     wanted = range(len(payload.manifest.storages)) if indices is None else indices
+    tasks = list(_tasks([(index, payload.manifest.storages[index].size_bytes) for index in wanted]))
+    if len(tasks) == 1:  # no thread starts as fast as a small checkpoint is checked
+        yield from _faults(payload, algorithm, tasks[0], keep)
+        return
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-verify") as pool:
-        tasks = [
-            pool.submit(_faults, payload, algorithm, task, keep)
-            for task in _tasks([(index, payload.manifest.storages[index].size_bytes) for index in wanted])
-        ]
-        for task in tasks:
-            yield from task.result()
+        for pending in [pool.submit(_faults, payload, algorithm, task, keep) for task in tasks]:
+            yield from pending.result()
 
 
 _Part = tuple[int, range]  # a storage and some of its chunks

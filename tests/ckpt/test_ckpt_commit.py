@@ -41,7 +41,7 @@ def test_a_killed_writer_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> 
     new = ckpt.save({"w": torch.full((100_000,), 2.0)}, tmp_path / "n").root
     roots = []
 
-    for count in range(1, 60, 3):
+    for count in range(1, 60, 5):
         result = _run(path, count)
         assert result.returncode in (0, -signal.SIGKILL), result.stderr
         roots.append(ckpt.verify(path).root if ckpt.verify(path).ok else "broken")
