@@ -129,15 +129,17 @@ class _Patches:
             raise self._bad(frame, f"a base of {len(base)} bytes", f"{frame.base_offset + frame.base_size}")
         source = base[frame.base_offset : frame.base_offset + frame.base_size]
         try:
-            decoded = codec(frame.codec).decode(source, encoded, width=frame.width, size=frame.size)
+            decoded = codec(frame.codec).decode(source, memoryview(encoded), width=frame.width, size=frame.size)
         except ValueError as error:
             raise self._bad(frame, str(error), f"{frame.size} bytes") from error
         if len(decoded) != frame.size:
             raise self._bad(frame, f"{len(decoded)} bytes", f"{frame.size} bytes")
         return decoded
 
-    def _encoded(self, frame: Frame) -> memoryview:
-        encoded = self.files[frame.patch][frame.patch_offset : frame.patch_offset + frame.encoded_size]
+    def _encoded(self, frame: Frame) -> bytes:
+        view = self.files[frame.patch][frame.patch_offset : frame.patch_offset + frame.encoded_size]
+        encoded = bytes(view)  # a copy, so that the decoder gets the very bytes that were hashed
+        forget(view)
         found = sha256(encoded)
         if found != frame.sha256:
             raise self._bad(frame, text(found), text(frame.sha256))

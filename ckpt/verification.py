@@ -73,7 +73,7 @@ def verify(path: Path | str, *, verify: Algorithm = "sha256", root: str | None =
 def _look(folder: Folder, algorithm: Algorithm, root: str | None) -> Report:
     try:
         manifest = manifest_in(folder)
-    except FormatError as error:
+    except (FormatError, CorruptFileError) as error:
         return Report(path=folder.path, root=None, algorithm=algorithm, checked_bytes=0, faults=(error,), foreign=())
     faults: list[CheckpointError] = []
     if root is not None and manifest.root != root:

@@ -57,6 +57,8 @@ def test_only_regular_files_are_read(trick: Callable[[Path], None], file: str, f
     for read in (ckpt.load, ckpt.open):
         with pytest.raises((ckpt.IntegrityError, ckpt.NotACheckpointError)):
             read(folder)
+    if (folder / "manifest.pb").exists():
+        assert not ckpt.verify(folder).ok
 
 
 @pytest.mark.parametrize("trick", TRICKS)

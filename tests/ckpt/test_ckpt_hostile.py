@@ -247,6 +247,22 @@ def test_forged_headers_do_not_help_a_lie(lie: Edit, victim: Path, tmp_path: Pat
         ckpt.load(folder)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("ints", "extra"), ("odd", "weights")])
+def test_a_storage_in_the_other_kind_of_file_is_refused(name: str, kind: str, victim: Path, tmp_path: Path) -> None:
+    folder = copied(victim, tmp_path / "c")
+
+    def edit(message: Manifest) -> None:
+        old = message.files[storage(message, name).file].name
+        place_in(message, name, f"{kind}-")
+        (folder / old).rename(folder / message.files[storage(message, name).file].name)
+
+    rewrite_manifest(folder, edit)
+    forge_files(folder)
+
+    with pytest.raises(ckpt.FormatError):
+        ckpt.load(folder)
+
+
 def test_a_device_that_this_torch_lacks_is_named_when_it_is_loaded(victim: Path, tmp_path: Path) -> None:
     folder = copied(victim, tmp_path / "c")
     rewrite_manifest(folder, lambda message: put(node(message, Kind.DEVICE), data=b"toaster:1"))

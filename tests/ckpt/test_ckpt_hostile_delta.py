@@ -1,18 +1,22 @@
 """Whoever edits a delta or its frames and seals them again is refused, and neither base nor destination changes."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt
+from ckpt import delta as ckpt_delta
 from ckpt.codecs import codec
 from ckpt.codecs.streams import join
 from ckpt.delta import Action
+from ckpt.digests import Chunks
 from ckpt.proto.delta_pb2 import Delta, Frame, Operation
 from tests.ckpt.hostile import Edit, copied, mutate, put, refresh_frames, rewrite_delta, save_pair, tensor
 
@@ -121,6 +125,34 @@ def test_any_mutation_is_refused_or_makes_what_it_states(
         assert [path.name for path in work.iterdir()] == ["d"]
         return
     assert made.seal == ckpt.read_delta(delta).target_seal
+
+
+def test_no_encoded_byte_is_used_twice(pair: Path, tmp_path: Path) -> None:
+    delta = copied(pair / "delta", tmp_path / "d")
+
+    def edit(message: Delta) -> None:
+        one, two = frame(message, "sparse"), frame(message, "dense")
+        put(two, patch_offset=one.patch_offset, encoded_size=one.encoded_size, sha256=one.sha256)
+
+    rewrite_delta(delta, edit)
+
+    with pytest.raises(ckpt.FormatError, match="end to end in their patch"):
+        ckpt.read_delta(delta)
+
+
+def test_a_chunk_is_not_taken_from_a_shorter_one(tmp_path: Path) -> None:
+    """The base ends inside its second chunk; the target's second chunk is whole and comes from no frame."""
+    old, new = (torch.full((3 << 19,), value, dtype=torch.uint8) for value in (1, 2))
+    ckpt.save({"w": old}, tmp_path / "old")
+    ckpt.save({"w": new}, tmp_path / "new")
+    delta = ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "d")
+    first = replace(delta.storages[0].frames[0], size=1 << 20)
+    longer = Chunks(size_bytes=3 << 20, crc32=(1, 2), sha256=DIGEST * 2)
+    patched = ckpt_delta.Operation(action=Action.PATCH, frames=(first, replace(first, offset=2 << 20)))
+    lying = replace(delta, storages=(patched,), target=replace(delta.target, storages=(longer,)))
+
+    with pytest.raises(ckpt.FormatError, match="a frame where the base has no such chunk"):
+        lying.completed(ckpt.read_manifest(tmp_path / "old"), tmp_path)
 
 
 ZEROS = bytes(1 << 20)
