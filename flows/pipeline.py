@@ -33,7 +33,7 @@ from serving.client import Client
 from serving.load import summarize
 
 REQUEST_ROWS = 96
-HEALTHY_SECONDS = 14.0  # of v3's own traffic before the drill: what the detector learns from
+HEALTHY_SECONDS = 12.0  # of v3's own traffic before the drill: what the detector learns from
 WATCH_SECONDS = 90.0
 SETTLE_SECONDS = 1.0  # around an update: what counts as "in update"
 EVENT_SECONDS = 30.0  # for the automation's own rollback run to come second

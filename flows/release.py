@@ -22,7 +22,7 @@ import registry
 from compiler.explanation import as_text
 from flows.errors import GateError
 from flows.settings import REPOSITORY, home
-from flows.train import HELD_OUT, shown, weights_of
+from flows.train import HELD_OUT, share_cores, shown, weights_of
 from serving.release import PROGRAM_FOLDER
 from serving.schedule import BUCKETS
 
@@ -66,6 +66,7 @@ def release(
         GateError: the figures are below the recipe's gate.
     """
     log = get_run_logger()
+    share_cores()
     loaded = recipes.load(recipe)
     _, held_out = ingestion.open(dataset).split(held_out=HELD_OUT)
     tensors = weights_of(weights)

@@ -1,5 +1,6 @@
 """The train flow: a data set becomes weights; loss and accuracy go to MLflow, progress to Prefect."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -53,6 +54,7 @@ def train(
         UnknownPlanError: the recipe has no such plan.
         CorruptShardError: the data set is not what was ingested.
     """
+    share_cores()
     loaded = recipes.load(recipe)
     rows, held_out = ingestion.open(dataset).split(held_out=HELD_OUT)
     model = loaded.build(seed=seed)
@@ -68,6 +70,15 @@ def train(
     server.log(run_id, metrics={f"held_out_{name}": value for name, value in figures.items()})
     server.end_run(run_id, status="FINISHED")
     return _saved(loaded.name, model, plan=plan, figures=figures, run_id=run_id)
+
+
+def share_cores() -> None:
+    """Leave half of the cores to the servers and workers of this machine.
+
+    On two cores beside two serving workers, threads that wait for a core they do not get made the training of the MNIST
+    recipe 2 times slower than one thread alone (67 s and 30 s).
+    """
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 
 
 def _saved(name: str, model: torch.nn.Module, *, plan: str, figures: dict[str, float], run_id: str) -> Trained:
