@@ -76,7 +76,7 @@ def share_cores() -> None:
     """Leave half of the cores to the servers and workers of this machine.
 
     On two cores beside two serving workers, threads that wait for a core they do not get made the training of the MNIST
-    recipe 2 times slower than one thread alone (67 s and 30 s).
+    recipe slower than one thread alone (67 s and 24 s).
     """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 
