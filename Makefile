@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PORTS ?= usual
 TESTS ?= tests
 
-.PHONY: help demo test check lint types imports proto bench up down clean lock system-deps
+.PHONY: help demo test check lint types imports proto bench soak up down clean lock system-deps
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,10 @@ proto: $(STAMP)  ## generate the protobuf code again
 
 bench: $(STAMP)  ## time and memory of each stage of the pipeline
 	$(BIN)/python -m benchmarks pipeline --json benchmarks/results/pipeline.json
+
+soak: $(STAMP)  ## kill writers at every system call and mutate files for ten minutes (needs strace)
+	$(BIN)/python -m tests.ckpt.soak_kill
+	$(BIN)/python -m tests.ckpt.soak_hostile --seconds 600
 
 lock: $(STAMP)  ## write requirements.lock from what is installed
 	@{ sed '/^[^#]/,$$d' requirements.lock; $(BIN)/python -m pip freeze | sed 's/+cpu//'; } > requirements.lock.new
