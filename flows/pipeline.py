@@ -221,6 +221,8 @@ def _further_alarms(model: str, suspect: str) -> tuple[int, int]:
 
 def _row(made: _Made, later: _Made | None, traffic: Traffic) -> VersionRow:
     start, end = made.deploy_began - SETTLE_SECONDS, made.deploy_ended + SETTLE_SECONDS
+    if made.pause is None:  # the first version of a fleet updates nothing
+        start = end = made.deploy_ended
     until = later.deploy_began - SETTLE_SECONDS if later else time.time()
     updating, steady = summarize(traffic.between(start, end)), summarize(traffic.between(end, until))
     return VersionRow(
