@@ -41,6 +41,26 @@ FURTHER_ALARMS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What all versions of a run are made from."""
+
+    recipe: str
+    data: Ingested
+    seed: int
+    backend: str
+
+    def trained(self, plan: str, *, start: str | None = None, shuffled_labels: bool = False) -> Trained:
+        return train(
+            self.recipe, self.data.folder, plan=plan, seed=self.seed, start=start, shuffled_labels=shuffled_labels
+        )
+
+    def released(self, trained: Trained, *, force: str | None = None) -> Released:
+        return release(
+            self.recipe, self.data.folder, trained.folder, run_id=trained.run_id, backend=self.backend, force=force
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
     """A version with all that was measured on its way; times in seconds since the epoch."""
 
@@ -53,12 +73,15 @@ class _Made:
 
 
 @flow(name="pipeline")
-def pipeline(recipe: str = "recipes.mnist", source: str | None = None, drill: bool = True) -> str:
+def pipeline(
+    recipe: str = "recipes.mnist", source: str | None = None, backend: str = "aoti", drill: bool = True
+) -> str:
     """Run everything for a recipe; needs the stack of ``python -m flows up``.
 
     Args:
         recipe: The recipe's module.
         source: What its rows come from; by default the data that ships.
+        backend: What compiles the model: ``aoti``, or ``eager`` where that refuses.
         drill: End with a spoiled version that the monitor must catch.
 
     Returns:
@@ -71,8 +94,8 @@ def pipeline(recipe: str = "recipes.mnist", source: str | None = None, drill: bo
     began = time.monotonic()
     loaded = recipes.load(recipe)
     data = ingest(recipe, source)
-    seed = _next_seed(loaded.name)
-    first = _first(recipe, data, seed)
+    run = _Run(recipe=recipe, data=data, seed=_next_seed(loaded.name), backend=backend)
+    first = _first(run)
     oracle = _oracle(loaded, data)
     oracle.add(registry.fetch(f"{loaded.name}/{first.released.version}"))
     fleet = fleets.started(loaded.name)
@@ -81,13 +104,13 @@ def pipeline(recipe: str = "recipes.mnist", source: str | None = None, drill: bo
     with Traffic(fleet, model=loaded.name, oracle=oracle) as traffic, metric_store() as store:
         with Collector(fleet, store):
             for plan in ("head", "steps"):
-                made.append(_update(recipe, data, plan, seed, made[-1], oracle))
+                made.append(_update(run, plan, made[-1], oracle))
             time.sleep(HEALTHY_SECONDS)
             end_ms = time.time_ns() // 1_000_000
             start_ms = int(traffic.began_at * 1000)
             detector = monitors.learn(store, loaded.name, start_ms=start_ms, end_ms=end_ms)
         if drill:
-            spoiled, caught = _drill(recipe, data, seed, made[-1], oracle, detector)
+            spoiled, caught = _drill(run, made[-1], oracle, detector)
             made.append(spoiled)
     summary = Summary(
         model=loaded.name,
@@ -118,10 +141,9 @@ def _oracle(recipe: recipes.Recipe, data: Ingested) -> Oracle:
     return Oracle(inputs, requests)
 
 
-def _first(recipe: str, data: Ingested, seed: int) -> _Made:
-    trained = train(recipe, data.folder, plan="full", seed=seed)
-    released = release(recipe, data.folder, trained.folder, run_id=trained.run_id)
-    return _deployed(trained, released, "the first version of a run")
+def _first(run: _Run) -> _Made:
+    trained = run.trained("full")
+    return _deployed(trained, run.released(trained), "the first version of a run")
 
 
 def _deployed(trained: Trained, released: Released, reason: str) -> _Made:
@@ -163,27 +185,24 @@ def _check_both_forms(fleet: fleets.Fleet, model: str, oracle: Oracle) -> None:
                 oracle.check_reply(index, client.infer(body, binary=False), url=url)
 
 
-def _update(recipe: str, data: Ingested, plan: str, seed: int, before: _Made, oracle: Oracle) -> _Made:
+def _update(run: _Run, plan: str, before: _Made, oracle: Oracle) -> _Made:
     """The next version, trained from the last one's weights, released and deployed while traffic runs."""
-    trained = train(recipe, data.folder, plan=plan, seed=seed, start=before.trained.folder)
-    released = release(recipe, data.folder, trained.folder, run_id=trained.run_id)
+    trained = run.trained(plan, start=before.trained.folder)
+    released = run.released(trained)
     oracle.add(registry.fetch(f"{released.model}/{released.version}"))
     oracle.require_all_different()
     return _deployed(trained, released, f"retrained by plan '{plan}'")
 
 
-def _drill(
-    recipe: str, data: Ingested, seed: int, before: _Made, oracle: Oracle, detector: monitors.Detector
-) -> tuple[_Made, Drill]:
+def _drill(run: _Run, before: _Made, oracle: Oracle, detector: monitors.Detector) -> tuple[_Made, Drill]:
     """A spoiled version goes live, is seen, and is taken back; more alarms change nothing."""
     model = before.released.model
     folder = home() / "detectors" / model / str(flow_run.id or "local")
     monitors.save_detector(detector, folder)
-    trained = train(recipe, data.folder, plan="full", seed=seed, shuffled_labels=True)
-    released = release(
-        recipe, data.folder, trained.folder, run_id=trained.run_id, force="a drill: trained on shuffled labels"
-    )
+    trained = run.trained("full", shuffled_labels=True)
+    released = run.released(trained, force="a drill: trained on shuffled labels")
     oracle.add(registry.fetch(f"{model}/{released.version}"))
+    oracle.require_all_different()
     spoiled = _deployed(trained, released, "a drill")
     seen = watch(model, str(folder), seconds=WATCH_SECONDS)
     if seen.alarm_at is None or seen.rollback is None or seen.rollback.action != "rollback":

@@ -30,8 +30,8 @@ class RegistryUnavailableError(RegistryError):
 
     def __init__(self, uri: str, found: str) -> None:
         super().__init__(
-            f"the MLflow server at {uri} does not answer: {found}. Start it with 'python -m flows up', or set "
-            "MLFLOW_TRACKING_URI to one that runs.",
+            f"the MLflow server at {uri} does not answer: {found}. Start it with 'python -m flows up' and take its "
+            "address by 'eval \"$(python -m flows env)\"', or set MLFLOW_TRACKING_URI to one that runs.",
             uri=uri,
             found=found,
         )
