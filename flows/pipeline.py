@@ -7,9 +7,11 @@ seen by the monitor and rolled back. Every answer is compared with the oracle of
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prefect import flow
+import httpx
+from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
@@ -29,6 +31,7 @@ from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics
 from flows.traffic import Collector, Traffic
 from flows.train import HELD_OUT, Trained, train
 from flows.watch import metric_store, watch
+from monitors.scrape import TIMEOUT_S, scrape
 from serving.client import Client
 from serving.load import summarize
 
@@ -92,6 +95,7 @@ def pipeline(
         StageError: a request failed, or the drill's fault was not caught.
     """
     began = time.monotonic()
+    log = get_run_logger()
     loaded = recipes.load(recipe)
     data = ingest(recipe, source)
     run = _Run(recipe=recipe, data=data, seed=_next_seed(loaded.name), backend=backend)
@@ -102,7 +106,7 @@ def pipeline(
     _check_both_forms(fleet, loaded.name, oracle)
     made, caught = [first], None
     with Traffic(fleet, model=loaded.name, oracle=oracle) as traffic, metric_store() as store:
-        with Collector(fleet, store):
+        with Collector(fleet, store, say=lambda fault: log.warning("%s", fault)):
             for plan in ("head", "steps"):
                 made.append(_update(run, plan, made[-1], oracle))
             time.sleep(HEALTHY_SECONDS)
@@ -117,7 +121,7 @@ def pipeline(
         rows=data.rows,
         rejected=data.rejected,
         versions=tuple(_row(item, later, traffic) for item, later in zip(made, [*made[1:], None], strict=True)),
-        checked_answers=_checked(traffic, oracle),
+        checked_answers=_checked(traffic, oracle, made),
         drill=caught,
         seconds=time.monotonic() - began,
     )
@@ -166,14 +170,13 @@ def _deployed(trained: Trained, released: Released, reason: str) -> _Made:
 
 def _pause_totals(fleet: fleets.Fleet) -> tuple[float, float]:
     """Seconds of pauses and their number, over all workers since they started."""
-    totals = [0.0, 0.0]
-    for url in fleet.workers:
-        with Client(url, model="") as client:
-            for line in client.metrics().splitlines():
-                for place, name in enumerate(("sum", "count")):
-                    if line.startswith(f"treering_update_pause_seconds_{name}{{"):
-                        totals[place] += float(line.rsplit(" ", 1)[1])
-    return totals[0], totals[1]
+    with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+        samples = [sample for url in fleet.workers for sample in scrape(client, url, now_ms=0)]
+    seconds, count = (
+        sum(sample.value for sample in samples if sample.name == f"treering_update_pause_seconds_{part}")
+        for part in ("sum", "count")
+    )
+    return seconds, count
 
 
 def _check_both_forms(fleet: fleets.Fleet, model: str, oracle: Oracle) -> None:
@@ -264,19 +267,23 @@ def _row(made: _Made, later: _Made | None, traffic: Traffic) -> VersionRow:
     )
 
 
-def _checked(traffic: Traffic, oracle: Oracle) -> int:
-    """The number of answers, all right.
+def _checked(traffic: Traffic, oracle: Oracle, made: Sequence[_Made]) -> int:
+    """The number of answers, all right, and some from every version: no answers would prove nothing.
 
     Raises:
         WrongAnswerError: one was not.
-        StageError: a request failed.
+        StageError: a request failed, or a version answered none.
     """
     failed = [shot for shot in traffic.shots if shot.reply is None]
     if failed:
         raise StageError(
             f"{len(failed)} of {len(traffic.shots)} requests failed, expected none; the first: {failed[0]}"
         )
-    return sum(oracle.check(traffic.shots).values())
+    counts = oracle.check(traffic.shots)
+    silent = [item.released.version for item in made if not counts[item.released.root]]
+    if silent:
+        raise StageError(f"versions {silent} answered no request; expected answers from each while it was live.")
+    return counts.total()
 
 
 def _recorded(summary: Summary) -> str:

@@ -1,12 +1,15 @@
 """Traffic and collection beside a pipeline: a load generator and a monitor's scraping, each in a thread.
 
 ``Traffic`` keeps sending requests until its block ends and keeps every answer; ``Collector`` scrapes the workers into
-the metric store, so that there is a healthy stretch to learn a detector from.
+the metric store, so that there is a healthy stretch to learn a detector from. A thread that failed is heard of when its
+block ends.
 """
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 
 from flows.fleets import Fleet
@@ -25,12 +28,10 @@ class Traffic:
 
     def __init__(self, fleet: Fleet, *, model: str, oracle: Oracle) -> None:
         self.began_at = time.time()
-        self._shots: list[Shot] = []
+        self.shots: list[Shot] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(fleet, model, oracle), name="traffic", daemon=True)
-
-    def _run(self, fleet: Fleet, model: str, oracle: Oracle) -> None:
-        self._shots = run_load(
+        self._send = partial(
+            run_load,
             fleet.workers,
             model=model,
             requests=oracle.bodies(),
@@ -41,50 +42,40 @@ class Traffic:
         )
 
     def __enter__(self) -> "Traffic":
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="traffic")
         self.began_at = time.time()
-        self._thread.start()
+        self._sending = self._thread.submit(self._send)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
-
-    @property
-    def shots(self) -> Sequence[Shot]:
-        """Every request; complete once the block has ended."""
-        return self._shots
+        self._thread.shutdown()
+        self.shots = self._sending.result()
 
     def between(self, start_at: float, end_at: float) -> list[Shot]:
-        """Requests that left in a span of time (seconds since the epoch)."""
-        return [shot for shot in self._shots if start_at <= self.began_at + shot.started_s < end_at]
+        """Requests that left in a span of time (seconds since the epoch); complete once the block has ended."""
+        return [shot for shot in self.shots if start_at <= self.began_at + shot.started_s < end_at]
 
 
 class Collector:
-    """Scrapes the workers into a store, judging nothing, while its block runs."""
+    """Scrapes the workers into a store, judging nothing, while its block runs; says what it could not see."""
 
-    def __init__(self, fleet: Fleet, store: MetricStore) -> None:
-        self._faults: list[MonitorError] = []
-        listeners = Listeners(on_alarm=lambda _: None, on_fault=self._faults.append)
+    def __init__(self, fleet: Fleet, store: MetricStore, *, say: Callable[[MonitorError], None]) -> None:
+        listeners = Listeners(on_alarm=lambda _: None, on_fault=say)
         self._watch = Watch(workers=fleet.workers, store=store, listeners=listeners)
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._watch.run, args=(self._stop,), kwargs={"interval_s": INTERVAL_S}, name="collector", daemon=True
-        )
 
     def __enter__(self) -> "Collector":
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="collector")
+        self._collecting = self._thread.submit(self._watch.run, self._stop, interval_s=INTERVAL_S)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.shutdown()
         self._watch.close()
-
-    @property
-    def faults(self) -> Sequence[MonitorError]:
-        """What could not be scraped or stored."""
-        return self._faults
+        self._collecting.result()

@@ -5,8 +5,11 @@ import json
 import os
 import socket
 import sys
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,11 +21,14 @@ import compiler
 from flows import stack
 from flows.__main__ import main
 from flows.demo import demo
-from flows.errors import PortInUseError, StackError, WrongAnswerError
+from flows.errors import PortInUseError, StackError, StageError, WrongAnswerError
+from flows.fleets import Fleet
+from flows.pipeline import _checked
 from flows.proof import Oracle
 from flows.stack import environment, fleet
 from flows.stack.process import Service, end_strays, find, launch, records, stop, wait_ready
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
+from flows.traffic import Traffic
 from serving.client import Reply
 from serving.load import Shot
 
@@ -104,6 +110,28 @@ def test_versions_that_answer_alike_prove_nothing(releases: list[Path]) -> None:
 
     with pytest.raises(WrongAnswerError, match="differ on every row"):
         alike.require_all_different()
+
+
+def test_traffic_that_breaks_is_heard_of(releases: list[Path]) -> None:
+    nothing_to_send = Oracle({"input": torch.randn(1, 4)}, [])
+    fleet = Fleet(url="http://127.0.0.1:9", workers=("http://127.0.0.1:9",))
+    traffic = Traffic(fleet, model="m", oracle=nothing_to_send)
+
+    with pytest.raises(ExceptionGroup, match="unhandled errors"), traffic:
+        wait([traffic._sending], timeout=60)
+
+
+def test_a_version_that_answered_nothing_fails_the_proof(oracle: Oracle, releases: list[Path]) -> None:
+    traffic = Traffic(Fleet(url="", workers=()), model="m", oracle=oracle)
+    traffic.shots = [shot(releases[0], oracle, 0)]
+    roots = [ckpt.read_manifest(folder).root for folder in releases]
+    made: Any = [
+        SimpleNamespace(released=SimpleNamespace(version=number, root=root)) for number, root in enumerate(roots, 1)
+    ]
+
+    assert _checked(traffic, oracle, made[:1]) == 1
+    with pytest.raises(StageError, match=r"versions \[2\] answered no request"):
+        _checked(traffic, oracle, made)
 
 
 def row(version: int, **changes: object) -> VersionRow:
