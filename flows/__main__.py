@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from flows import settings, stack
 from flows.errors import FlowError
+from flows.starting import start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,13 +55,7 @@ def _say(line: str) -> None:
 
 
 def _up(options: argparse.Namespace) -> int:
-    home = settings.home()
-    addresses = stack.up(home, free_ports=options.ports == "free", say=_say)
-    os.environ.update(stack.variables(home, addresses))
-    from flows import deployments  # Prefect reads its settings when it is imported: only now are they right
-
-    deployments.register()
-    stack.start_worker(home, addresses, before=deployments.settle, say=_say)
+    start(settings.home(), free_ports=options.ports == "free", say=_say)
     _say("Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/default'")
     return 0
 

@@ -5,7 +5,6 @@ Real servers and real processes; what the demo shows is what ``prefect deploymen
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from flows import stack
 from flows.errors import StackError, StageError
 from flows.stack import Addresses, Say
+from flows.starting import start
 from flows.summary import Summary, as_text
 
 
@@ -36,7 +36,7 @@ def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> 
     with _only_one(home):
         try:
             say("Starting the stack")
-            addresses = stack.up(home, free_ports=free_ports, say=say)
+            addresses = start(home, free_ports=free_ports, say=say)
             summary = _run(home, addresses, recipe=recipe, say=say)
         finally:
             if not keep:
@@ -64,12 +64,8 @@ def _only_one(home: Path) -> Iterator[None]:
 
 
 def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> Summary:
-    os.environ.update(stack.variables(home, addresses))
-    # Prefect reads its settings when it is imported: only now are they right.
-    from flows import deployments, following
+    from flows import following  # imports Prefect, whose settings are right only since the stack was started
 
-    deployments.register()
-    stack.start_worker(home, addresses, before=deployments.settle, say=say)
     _say_addresses(home, addresses, say)
     say("Running deployment 'pipeline/default'")
     finished = following.run("pipeline/default", {"recipe": recipe}, say=say)

@@ -62,9 +62,8 @@ def deploy(model: str, version: int, reason: str = "deployed") -> Deployed:
 
 def _live(model: str) -> int | None:
     """The number that the ledger holds live, None before the first promotion."""
-    entries = registry.history(model)
-    last = next((entry for entry in reversed(entries) if entry.alias == "champion"), None)
-    return last.after.version if last is not None and last.after is not None else None
+    target = registry.live(registry.history(model), "champion")
+    return target.version if target is not None else None
 
 
 def _run_id() -> str | None:

@@ -2,7 +2,7 @@
 
 Called by the watch flow, by hand, or by Prefect's automation on the event ``treering.anomaly.confirmed``, whose payload
 is ``event``. However often it is called for one suspect, the alias moves once: a compare-and-set in the ledger, never
-"one back". Imports no torch: an emergency should not wait for it.
+"one back".
 """
 
 import time

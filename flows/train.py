@@ -75,8 +75,8 @@ def train(
 def share_cores() -> None:
     """Leave half of the cores to the servers and workers of this machine.
 
-    On two cores beside two serving workers, threads that wait for a core they do not get made the training of the MNIST
-    recipe slower than one thread alone (67 s and 24 s).
+    Threads that wait for a core they do not get are slower than fewer threads: on two cores beside two serving workers
+    the drill's training took 67 s with two threads and 24 s with one, in two runs of the demo under other load.
     """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 

@@ -27,7 +27,7 @@ from registry.errors import (
     UnknownVersionError,
 )
 from registry.fetching import fetch, resolve
-from registry.ledger import Author, Entry, Ledger, Target
+from registry.ledger import Author, Entry, Ledger, Target, live, live_at
 from registry.promotion import clear, history, promote, quarantined_roots, rollback, sync
 from registry.publication import publish
 from registry.server import Server
@@ -53,6 +53,8 @@ __all__ = [
     "clear",
     "fetch",
     "history",
+    "live",
+    "live_at",
     "promote",
     "publish",
     "quarantined_roots",
