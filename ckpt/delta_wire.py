@@ -1,6 +1,7 @@
 """Deltas on disk: ``delta.pb`` ↔ :class:`ckpt.delta.Delta`, with every rule that needs no base checked on reading."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from ckpt.codecs import codec
@@ -61,27 +62,15 @@ def to_bytes(delta: Delta) -> bytes:
     return seal_envelope(message, DELTA_MAGIC)
 
 
+_FRAME_FIELDS = tuple(field.name for field in fields(Frame))  # named alike in proto/delta.proto
+
+
 def _raw(digest: str) -> bytes:
     return bytes.fromhex(digest.removeprefix("sha256:"))
 
 
 def _operation_message(operation: Operation) -> pb.Operation:
-    frames = [
-        pb.Frame(
-            codec=frame.codec,
-            offset=frame.offset,
-            size=frame.size,
-            base_offset=frame.base_offset,
-            base_size=frame.base_size,
-            width=frame.width,
-            patch=frame.patch,
-            patch_offset=frame.patch_offset,
-            encoded_size=frame.encoded_size,
-            sha256=frame.sha256,
-            reversible=frame.reversible,
-        )
-        for frame in operation.frames
-    ]
+    frames = [pb.Frame(**{name: getattr(frame, name) for name in _FRAME_FIELDS}) for frame in operation.frames]
     return pb.Operation(action=int(operation.action), base=operation.base, frames=frames)  # type: ignore[arg-type]
 
 
@@ -110,22 +99,7 @@ def _operation(message: pb.Operation) -> Operation:
         action = Action(message.action)
     except ValueError:
         raise FormatError("delta.action", str(message.action), "1 … 3") from None
-    frames = tuple(
-        Frame(
-            codec=frame.codec,
-            offset=frame.offset,
-            size=frame.size,
-            base_offset=frame.base_offset,
-            base_size=frame.base_size,
-            width=frame.width,
-            patch=frame.patch,
-            patch_offset=frame.patch_offset,
-            encoded_size=frame.encoded_size,
-            sha256=frame.sha256,
-            reversible=frame.reversible,
-        )
-        for frame in message.frames
-    )
+    frames = tuple(Frame(**{name: getattr(frame, name) for name in _FRAME_FIELDS}) for frame in message.frames)
     return Operation(action=action, base=message.base, frames=frames)
 
 
