@@ -40,15 +40,16 @@ Atom = Ref | DTypeName | MemoryFormatName | None | bool | int | float | str
 Argument = Atom | tuple[Atom, ...]
 
 MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-DEVICES = ("cpu", "cuda")
-LAYOUTS = ("none", "row_major", "channels_last", "strided")  # "none": the value is not a tensor
-PHASES = ("constant", "request")  # computed from constants alone, or from what a request brings
-SYNC_MODES = ("inline", "stream")  # done before the next operator starts, or ordered by its device's stream only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operator call and what a scheduler needs to know about it."""
+    """One operator call and what a scheduler needs to know about it; the words are those of ``program.proto``.
+
+    ``memory_layout`` "none" means that the value is no tensor; ``phase`` says whether it is computed from constants
+    alone or from what a request brings; ``sync_mode`` whether it is done before the next operator starts, or ordered by
+    its device's stream only.
+    """
 
     operator: str
     arguments: tuple[tuple[str, Argument], ...]
