@@ -5,6 +5,7 @@ is a package and its SHA-256 in one file name, written beside and renamed; one w
 is built anew, so a broken cache costs time and nothing else.
 """
 
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -30,8 +31,10 @@ def store(folder: Path, key: str, content: bytes) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=folder, prefix=".draft-")
     with os.fdopen(handle, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # tells it from a draft whose writer was killed
         file.write(content)
-    Path(draft).rename(folder / _file_name(key, content))
+        file.flush()
+        Path(draft).rename(folder / _file_name(key, content))
 
 
 def _file_name(key: str, content: bytes) -> str:

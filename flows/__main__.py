@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     status.set_defaults(run=_status)
     env = commands.add_parser("env", help='print the variables for a shell: eval "$(python -m flows env)"')
     env.set_defaults(run=_env)
+    keep = commands.add_parser("keep", help="start again what ends, for ever; 'up' runs this in the background")
+    keep.set_defaults(run=_keep)
     demo = commands.add_parser("demo", help="run the whole pipeline and show what it measured")
     demo.add_argument("--recipe", default="recipes.mnist", help="the recipe's module (default: %(default)s)")
     demo.add_argument("--keep", action="store_true", help="leave the stack running")
@@ -65,6 +67,13 @@ def _down(_: argparse.Namespace) -> int:
     return 0
 
 
+def _keep(_: argparse.Namespace) -> int:
+    addresses = stack.read(settings.home())
+    if addresses is None:
+        return _nothing_runs()
+    return stack.keeper.keep(settings.home(), addresses, say=_say)
+
+
 def _status(options: argparse.Namespace) -> int:
     found = [
         {"name": record.name, "url": record.url, "pid": record.pid, "running": record.process() is not None}
@@ -83,12 +92,16 @@ def _status(options: argparse.Namespace) -> int:
 def _env(_: argparse.Namespace) -> int:
     addresses = stack.read(settings.home())
     if addresses is None:
-        print(f"nothing runs in {settings.home()}; start it with 'python -m flows up'", file=sys.stderr)
-        return 1
+        return _nothing_runs()
     for name, value in stack.variables(settings.home(), addresses).items():
         print(f"export {name}={shlex.quote(value)}")
     print(f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH")
     return 0
+
+
+def _nothing_runs() -> int:
+    print(f"nothing runs in {settings.home()}; start it with 'python -m flows up'", file=sys.stderr)
+    return 1
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -11,16 +11,7 @@ from contextlib import suppress
 
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
-from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectAlreadyExists
-from prefect.states import Crashed
 from prefect.workers.process import ProcessWorker
 
 from flows.errors import StackError
@@ -46,25 +37,6 @@ def register() -> None:
         raise StackError(
             f"'prefect deploy --all' failed with {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
         )
-
-
-def settle() -> int:
-    """Mark the runs of this pool that a dead worker left behind as crashed; return how many.
-
-    To be called while no worker of the pool lives: whoever was running then is not any more, yet would hold its
-    deployment's concurrency slot for minutes.
-    """
-    return asyncio.run(_settle())
-
-
-async def _settle() -> int:
-    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING]))
-    pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-    async with get_client() as client:
-        runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=unfinished), work_pool_filter=pool)
-        for run in runs:
-            await client.set_flow_run_state(run.id, Crashed(message="its worker was stopped"), force=True)
-    return len(runs)
 
 
 async def _make_pool() -> None:

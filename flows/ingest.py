@@ -1,15 +1,14 @@
 """The ingest flow: rows from outside become a validated, memory-mapped data set named by its content."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from prefect import flow, get_run_logger
 
 import ingest as ingestion
 import recipes
 from flows.settings import home
+from registry.cache import Cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +37,12 @@ def ingest(recipe: str, source: str | None = None) -> Ingested:
     log = get_run_logger()
     loaded = recipes.load(recipe)
     shelf = home() / "data" / loaded.name
-    incoming = shelf / f"incoming-{uuid4().hex[:8]}"
-    data = ingestion.ingest(loaded.rows(Path(source) if source else None), loaded.schema, incoming)
-    folder = shelf / data.digest.removeprefix("sha256:")[:16]
-    if folder.is_dir():
-        shutil.rmtree(incoming)
-    else:
-        incoming.rename(folder)
+    shelf.mkdir(parents=True, exist_ok=True)
+    with Cache(home() / "cache").workspace() as work:
+        data = ingestion.ingest(loaded.rows(Path(source) if source else None), loaded.schema, work / "rows")
+        folder = shelf / data.digest.removeprefix("sha256:")[:16]
+        if not folder.is_dir():
+            (work / "rows").rename(folder)
     rejected = dict(data.index.rejected)
     log.info("%s rows from %s, rejected %s, content %s", len(data), source or "the shipped data", rejected, data.digest)
     return Ingested(folder=str(folder), digest=data.digest, rows=len(data), rejected=rejected)

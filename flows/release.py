@@ -7,8 +7,6 @@ hold changed weights only. The recipe's gate holds back what is not good enough,
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from prefect import flow, get_run_logger
@@ -23,6 +21,7 @@ from compiler.explanation import as_text
 from flows.errors import GateError
 from flows.settings import REPOSITORY, home
 from flows.train import HELD_OUT, share_cores, shown, weights_of
+from registry.cache import Cache
 from serving.release import PROGRAM_FOLDER
 from serving.schedule import BUCKETS
 
@@ -126,26 +125,20 @@ def _publish(
     forced: str | None,
 ) -> registry.Version:
     facts = {"recipe": recipe.module_name, "program": program.digest, **({"forced": forced} if forced else {})}
-    with TemporaryDirectory(dir=_work()) as work:
-        folder = program.save(Path(work) / PROGRAM_FOLDER)
+    with Cache(home() / "cache").workspace() as work:
+        folder = program.save(work / PROGRAM_FOLDER)
         attachments = {
             f"{PROGRAM_FOLDER}/{file.relative_to(folder)}": file for file in folder.rglob("*") if file.is_file()
         }
-        ckpt.save(dict(tensors), Path(work) / "checkpoint", attachments=attachments, metadata=facts)
+        ckpt.save(dict(tensors), work / "checkpoint", attachments=attachments, metadata=facts)
         return registry.publish(
-            Path(work) / "checkpoint",
+            work / "checkpoint",
             name=recipe.name,
             metrics=figures,
             tags={**facts, **_origin()},
             pages={"compile.md": f"```\n{as_text(program)}\n```\n", "graph.dot": program.dot()},
             run_id=run_id,
         )
-
-
-def _work() -> Path:
-    folder = home() / "work"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _origin() -> dict[str, str]:

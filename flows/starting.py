@@ -17,8 +17,8 @@ def start(home: Path, *, free_ports: bool, say: Say) -> Addresses:
     """
     addresses = stack.up(home, free_ports=free_ports, say=say)
     os.environ.update(stack.variables(home, addresses))
-    from flows import deployments  # Prefect reads its settings when it is imported: only now are they right
+    from flows import deployments, settling  # Prefect reads its settings when it is imported: only now are they right
 
     deployments.register()
-    stack.start_worker(home, addresses, before=deployments.settle, say=say)
+    stack.start_worker(home, addresses, before=lambda: settling.settle(worker_lives=False), say=say)
     return addresses

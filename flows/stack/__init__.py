@@ -1,26 +1,39 @@
 """The local stack: real servers for the pipeline on one machine, and no Prefect import.
 
-``up`` starts MLflow, the Prefect server, VictoriaMetrics where it is installed, and the Prefect worker; a fleet joins
-when the first version is deployed. Servers named by ``MLFLOW_TRACKING_URI``, ``PREFECT_API_URL`` or
-``TREERING_VICTORIAMETRICS_URL`` are used as they are, never started and never stopped. ``down`` stops what this state
-folder started: workers before servers.
+``up`` starts MLflow, the Prefect server, VictoriaMetrics where it is installed, the Prefect worker, and a keeper that
+starts again whatever of them ends; a fleet joins when the first version is deployed. Servers named by
+``MLFLOW_TRACKING_URI``, ``PREFECT_API_URL`` or ``TREERING_VICTORIAMETRICS_URL`` are used as they are, never started and
+never stopped. ``down`` stops what this state folder started: workers before servers.
 
     >>> addresses = stack.up(home, say=print)       # doctest: +SKIP
     >>> stack.down(home, say=print)
 """
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.stack import fleet, mlflow, prefect_server, prefect_worker, victoria
+from flows.stack import fleet, keeper, mlflow, prefect_server, prefect_worker, victoria
 from flows.stack.environment import Addresses, choose, forget, inherited, read, variables
-from flows.stack.process import Record, Service, end_strays, find, records, start_all, stop
+from flows.stack.leftovers import sweep
+from flows.stack.lock import alone
+from flows.stack.process import Record, Service, end_strays, find, records, stack_processes, start_all, stop
+from flows.stack.services import SERVERS
 
-__all__ = ["Addresses", "Record", "down", "fleet", "inherited", "read", "records", "start_worker", "up", "variables"]
+__all__ = [
+    "Addresses",
+    "Record",
+    "down",
+    "fleet",
+    "inherited",
+    "keeper",
+    "read",
+    "records",
+    "start_worker",
+    "up",
+    "variables",
+]
 
 Say = Callable[[str], None]
 
@@ -40,7 +53,9 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
         PortInUseError: another program listens on a usual port.
         StackError: a server did not start; the end of its log is shown.
     """
-    with _alone(home):
+    with alone(home):
+        if not stack_processes(home):
+            sweep(home)
         addresses = choose(home, free=free_ports, with_victoria=victoria.installed())
         if addresses.victoria is None:
             say(f"  {victoria.PROGRAM} is not installed: the monitor keeps its window in memory")
@@ -56,21 +71,25 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
 
 
 def start_worker(home: Path, addresses: Addresses, *, before: Callable[[], object], say: Say) -> None:
-    """Start the Prefect worker, if it is not running; its pool must exist. ``before`` runs just before a start."""
-    with _alone(home):
+    """Start the Prefect worker, if it is not running; its pool must exist. ``before`` runs just before a start.
+
+    The keeper starts last: from now on what ends is started again.
+    """
+    with alone(home):
         service = prefect_worker.service(home, addresses)
         if find(home, service.name) is None:
             before()
-        start_all([(service, None)], home, say=say)
+        start_all([(service, None), (keeper.service(home, addresses), None)], home, say=say)
 
 
 def down(home: Path, *, say: Say) -> None:
-    """Stop everything that this state folder started: the last started first."""
-    with _alone(home):
-        for record in reversed(records(home)):
+    """Stop everything that this state folder started: servers after all that speaks to them."""
+    with alone(home):
+        for record in sorted(reversed(records(home)), key=lambda record: record.name in SERVERS):
             stop(record, home)
             say(f"  {record.name:<18} stopped")
         strays = end_strays(home)
+        sweep(home)
         if strays:
             say(f"  {strays} flow runs or other processes ended with it")
         forget(home)
@@ -78,12 +97,3 @@ def down(home: Path, *, say: Say) -> None:
 
 def _where_not_given(variable: str, service: Service) -> Service | None:
     return None if os.environ.get(variable) else service
-
-
-@contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """One up or down at a time for a state folder."""
-    (home / "stack").mkdir(parents=True, exist_ok=True)
-    with open(home / "stack" / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flows.settings import REPOSITORY
+from flows.stack.leftovers import temporary
 from flows.stack.process import STACK_VARIABLE, free_port
 
 DEFAULT_PORTS = {"mlflow": 5000, "prefect": 4200, "victoria-metrics": 8428}
@@ -80,5 +81,7 @@ def inherited(home: Path, addresses: Addresses, **more: str) -> Mapping[str, str
     """The environment of a process of the stack: the caller's, the stack's variables, its own, this Python first."""
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
     python_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    own = {STACK_VARIABLE: str(home), "PATH": path, "PYTHONPATH": python_path}
-    return {**os.environ, **variables(home, addresses), **own, **more}
+    own = {STACK_VARIABLE: str(home), "PATH": path, "PYTHONPATH": python_path, "TMPDIR": str(temporary(home))}
+    # What Prefect tells a flow run's process about its run is not for what that process starts.
+    caller = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
+    return {**caller, **variables(home, addresses), **own, **more}

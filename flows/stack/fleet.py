@@ -5,13 +5,16 @@ import secrets
 import sys
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
 from flows.errors import StackError
 from flows.stack.environment import Addresses, inherited
-from flows.stack.process import Record, Service, find, free_port, launch, wait_ready
+from flows.stack.lock import alone
+from flows.stack.process import Record, Service, find, free_port, is_free, launch, wait_ready
 
+PREFIX = "fleet-"
 WORKERS = 2
 
 
@@ -29,18 +32,18 @@ def token_file(home: Path) -> Path:
     return path
 
 
-def start(model: str, home: Path, addresses: Addresses, *, workers: int = WORKERS) -> Record:
+def start(model: str, home: Path, addresses: Addresses) -> Record:
     """Start the fleet of a model, if it is not running; return when all workers serve.
 
     Raises:
         StackError: it did not come up; the end of its log is shown.
     """
-    record = find(home, f"fleet-{model}")
-    if record is None:
-        port = free_port()
-        service = _service(model, home, addresses, port=port, workers=workers)
-        record = launch(service, home, port=port)
-        wait_ready(service, record)
+    with alone(home):
+        known = find(home, PREFIX + model)
+        port = urlsplit(known.url).port if known else None
+        new = service(model, home, addresses, port=port or free_port())
+        record = launch(new, home)
+    wait_ready(new, record)
     return record
 
 
@@ -58,18 +61,30 @@ def status(url: str) -> dict[str, object]:
     return found
 
 
-def _service(model: str, home: Path, addresses: Addresses, *, port: int, workers: int) -> Service:
-    url = f"http://127.0.0.1:{port}"
+def service(model: str, home: Path, addresses: Addresses, *, port: int) -> Service:
+    """The fleet of a model; its workers get the ports that they had before, where these are free."""
+    url, state = f"http://127.0.0.1:{port}", home / "fleets" / model
+    ports = ",".join(map(str, _worker_ports(state / "status.json")))
     return Service(
-        name=f"fleet-{model}",
+        name=PREFIX + model,
         command=(
-            *(sys.executable, "-m", "serving", "fleet", "--model", f"{model}@champion", "--workers", str(workers)),
-            *("--port", str(port), "--token-file", str(token_file(home)), "--state", str(home / "fleets" / model)),
+            *(sys.executable, "-m", "serving", "fleet", "--model", f"{model}@champion", "--worker-ports", ports),
+            *("--port", str(port), "--token-file", str(token_file(home)), "--state", str(state)),
         ),
         url=url,
         ready=lambda: _all_ready(url),
         environment=inherited(home, addresses, OMP_NUM_THREADS="1"),
     )
+
+
+def _worker_ports(status_file: Path) -> list[int]:
+    """The ports of the last fleet, so that clients find its workers again; free ones in place of taken ones."""
+    try:
+        workers = json.loads(status_file.read_text())["workers"]
+        before = [urlsplit(worker["url"]).port for worker in workers]
+    except FileNotFoundError:
+        before = [None] * WORKERS
+    return [port if port and is_free(port) else free_port() for port in before]
 
 
 def _all_ready(url: str) -> bool:

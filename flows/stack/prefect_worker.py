@@ -9,13 +9,14 @@ from flows.settings import REPOSITORY
 from flows.stack.environment import Addresses, inherited
 from flows.stack.process import Service
 
+NAME = "prefect-worker"
 POOL = "treering-local"
 
 
 def service(home: Path, addresses: Addresses) -> Service:
     """A worker of type process; polls each second, since a rollback may wait for it."""
     return Service(
-        name="prefect-worker",
+        name=NAME,
         command=(
             *(sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"),
             *("--name", "treering", "--no-create-pool-if-not-found"),

@@ -90,8 +90,11 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
     running = find(home, service.name)
     if running is not None:
         return running
+    for record in records(home):
+        if record.name == service.name:
+            _end_group(record, home)
     if port is not None:
-        _refuse_taken(service.name, port)
+        _take(service.name, port, home)
     folder = home / "stack"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{service.name}.log"
@@ -116,21 +119,38 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
     return record
 
 
-def _refuse_taken(name: str, port: int) -> None:
+def _take(name: str, port: int, home: Path) -> None:
+    """Make sure that a port is free; what an unrecorded process of this stack holds is freed by ending that process."""
+    if is_free(port):
+        return
+    pids = _listening(port)
+    ours = [process for process in stack_processes(home) if process.pid in pids]
+    _end(ours)
+    if not ours or not is_free(port):
+        raise PortInUseError(name, port, f"process {pids[0]}" if pids else "another user's program")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            raise PortInUseError(name, port, _holder(port)) from None
+            return False
+    return True
 
 
-def _holder(port: int) -> str:
+def _listening(port: int) -> list[int]:
     """Who listens on a port, as far as this user may see."""
-    for connection in psutil.net_connections("tcp"):
-        if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-            return f"process {connection.pid}" if connection.pid else "another user's program"
-    return "another program"
+    return [
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.laddr
+        and connection.laddr.port == port
+        and connection.status == psutil.CONN_LISTEN
+        and connection.pid
+    ]
 
 
 def free_port() -> int:
@@ -176,19 +196,37 @@ def stop(record: Record, home: Path) -> None:
 
 
 def end_strays(home: Path) -> int:
-    """End whatever processes of this stack still live, such as flow runs whose worker was killed; return how many.
+    """End whatever processes of this stack still live, such as flow runs whose worker was killed; return how many."""
+    strays = stack_processes(home)
+    _end(strays)
+    return len(strays)
 
-    They are known by the variable ``TREERING_STACK`` that every process of the stack inherits.
-    """
-    strays = [process for process in psutil.process_iter() if _belongs(process, home)]
-    for process in strays:
+
+def _end_group(record: Record, home: Path) -> None:
+    """End what a dead service left of its process group, such as a server's own children that hold its port."""
+    _end([process for process in stack_processes(home) if _group(process) == record.pid])
+
+
+def _group(process: psutil.Process) -> int | None:
+    with suppress(ProcessLookupError, PermissionError):
+        return os.getpgid(process.pid)
+    return None
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, alive = psutil.wait_procs(strays, timeout=STOP_S)
+    _, alive = psutil.wait_procs(processes, timeout=STOP_S)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    return len(strays)
+    psutil.wait_procs(alive, timeout=STOP_S)
+
+
+def stack_processes(home: Path) -> list[psutil.Process]:
+    """Every living process of this stack, recorded or not, but for this one: they inherit ``TREERING_STACK``."""
+    return [process for process in psutil.process_iter() if _belongs(process, home)]
 
 
 def _belongs(process: psutil.Process, home: Path) -> bool:
@@ -212,7 +250,7 @@ def start_all(services: Sequence[tuple[Service, int | None]], home: Path, *, say
     """
     for service, port in services:
         if port is not None and find(home, service.name) is None:
-            _refuse_taken(service.name, port)
+            _take(service.name, port, home)
     started = [(service, launch(service, home, port=port)) for service, port in services]
     for service, record in started:
         wait_ready(service, record)
