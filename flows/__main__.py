@@ -40,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     env.set_defaults(run=_env)
     keep = commands.add_parser("keep", help="start again what ends, for ever; 'up' runs this in the background")
     keep.set_defaults(run=_keep)
+    monitor = commands.add_parser("monitor", help="watch a model for ever; the pipeline starts this in the background")
+    monitor.add_argument("model", help="the registered model")
+    monitor.set_defaults(run=_monitor)
     demo = commands.add_parser("demo", help="run the whole pipeline and show what it measured")
     demo.add_argument("--recipe", default="recipes.mnist", help="the recipe's module (default: %(default)s)")
     demo.add_argument("--keep", action="store_true", help="leave the stack running")
@@ -72,6 +75,13 @@ def _keep(_: argparse.Namespace) -> int:
     if addresses is None:
         return _nothing_runs()
     return stack.keeper.keep(settings.home(), addresses, say=_say)
+
+
+def _monitor(options: argparse.Namespace) -> int:
+    from flows.watch import watch_for_ever  # here, so that --help answers at once
+
+    watch_for_ever(options.model, say=_say)
+    return 0
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -1,5 +1,11 @@
-"""Talk to the fleet of a model: where it is, what it serves, converge, undo."""
+"""Talk to the fleet of a model: where it is, what it serves, converge, undo.
 
+A fleet that was killed is back within seconds, at its address; calls wait for it. They can be repeated: what is done
+already is found done.
+"""
+
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +17,8 @@ from flows.settings import home
 from flows.stack.process import find
 
 CALL_S = 60.0
+PATIENCE_S = 60.0  # for a fleet that is being started again
+PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +41,12 @@ def started(model: str) -> Fleet:
     Raises:
         StackError: there is no stack, or the fleet did not come up.
     """
-    addresses = stack.read(home())
-    if addresses is None:
-        raise StackError(f"no stack runs in {home()}: expected the one of 'python -m flows up'. Start it first.")
-    return _described(stack.fleet.start(model, home(), addresses).url)
+    return _described(stack.fleet.start(model, home(), stack.required(home())).url)
 
 
-def _described(url: str) -> Fleet:
-    status: dict[str, Any] = stack.fleet.status(url)
-    return Fleet(url=url, workers=tuple(worker["url"] for worker in status["workers"]))
+def status(fleet: Fleet) -> dict[str, Any]:
+    """Who serves what."""
+    return _call(fleet.url, lambda: httpx.get(fleet.url, timeout=CALL_S, trust_env=False))
 
 
 def converge(fleet: Fleet) -> dict[str, Any]:
@@ -54,13 +59,36 @@ def undo(fleet: Fleet, suspect: str) -> dict[str, Any]:
     return _post(fleet, "/undo", {"root": suspect})
 
 
+def _described(url: str) -> Fleet:
+    found = status(Fleet(url=url, workers=()))
+    return Fleet(url=url, workers=tuple(worker["url"] for worker in found["workers"]))
+
+
 def _post(fleet: Fleet, path: str, body: dict[str, str]) -> dict[str, Any]:
     token = stack.fleet.token_file(home()).read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
-    try:
-        answer = httpx.post(f"{fleet.url}{path}", json=body, headers=headers, timeout=CALL_S, trust_env=False)
-        answer.raise_for_status()
-    except httpx.HTTPError as error:
-        raise StackError(f"the fleet at {fleet.url} did not take POST {path}: {error}") from error
-    found: dict[str, Any] = answer.json()
-    return found
+    url = fleet.url + path
+    return _call(url, lambda: httpx.post(url, json=body, headers=headers, timeout=CALL_S, trust_env=False))
+
+
+def _call(url: str, send: Callable[[], httpx.Response]) -> dict[str, Any]:
+    """The answer of a fleet, which may be on its way up again.
+
+    Raises:
+        StackError: it does not answer within ``PATIENCE_S``, or it refuses.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            answer = send().raise_for_status()
+        except httpx.TransportError as error:
+            if time.monotonic() > deadline:
+                raise StackError(
+                    f"the fleet at {url} does not answer: {error}. See 'python -m flows status'."
+                ) from error
+            time.sleep(PAUSE_S)
+        except httpx.HTTPStatusError as error:
+            raise StackError(f"the fleet at {url} refused: {error.response.text}") from error
+        else:
+            found: dict[str, Any] = answer.json()
+            return found

@@ -19,28 +19,25 @@ import ingest as ingestion
 import monitors
 import recipes
 import registry
-from flows import fleets
+from flows import fleets, settling, stack
 from flows.deploy import Deployed, deploy
+from flows.drill import observe
 from flows.errors import StageError
 from flows.ingest import Ingested, ingest
 from flows.proof import Oracle
 from flows.release import Released, release
-from flows.rollback import rollback
 from flows.settings import home
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics
 from flows.traffic import Collector, Traffic
 from flows.train import HELD_OUT, Trained, train
-from flows.watch import metric_store, watch
+from flows.watch import metric_store
 from monitors.scrape import TIMEOUT_S, scrape
 from serving.client import Client
 from serving.load import summarize
 
 REQUEST_ROWS = 96
 HEALTHY_SECONDS = 12.0  # of v3's own traffic before the drill: what the detector learns from
-WATCH_SECONDS = 90.0
 SETTLE_SECONDS = 1.0  # around an update: what counts as "in update"
-EVENT_SECONDS = 30.0  # for the automation's own rollback run to come second
-FURTHER_ALARMS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """A version with all that was measured on its way; times in seconds since the epoch."""
+    """A version with all that was measured on its way; times by the monotonic clock, in seconds."""
 
     trained: Trained
     released: Released
@@ -96,7 +93,9 @@ def pipeline(
     """
     began = time.monotonic()
     log = get_run_logger()
+    settling.settle(worker_lives=True)
     loaded = recipes.load(recipe)
+    stack.monitor.end(loaded.name, home())  # what it learned of the old versions says nothing of the new ones
     data = ingest(recipe, source)
     run = _Run(recipe=recipe, data=data, seed=_next_seed(loaded.name), backend=backend)
     first = _first(run)
@@ -106,15 +105,16 @@ def pipeline(
     _check_both_forms(fleet, loaded.name, oracle)
     made, caught = [first], None
     with Traffic(fleet, model=loaded.name, oracle=oracle) as traffic, metric_store() as store:
+        start_ms = time.time_ns() // 1_000_000
         with Collector(fleet, store, say=lambda fault: log.warning("%s", fault)):
             for plan in ("head", "steps"):
                 made.append(_update(run, plan, made[-1], oracle))
             time.sleep(HEALTHY_SECONDS)
             end_ms = time.time_ns() // 1_000_000
-            start_ms = int(traffic.began_at * 1000)
             detector = monitors.learn(store, loaded.name, start_ms=start_ms, end_ms=end_ms)
+        _watched(loaded.name, detector)
         if drill:
-            spoiled, caught = _drill(run, made[-1], oracle, detector)
+            spoiled, caught = _drill(run, made[-1], oracle)
             made.append(spoiled)
     summary = Summary(
         model=loaded.name,
@@ -153,9 +153,9 @@ def _first(run: _Run) -> _Made:
 def _deployed(trained: Trained, released: Released, reason: str) -> _Made:
     running = fleets.running(released.model)
     before = _pause_totals(running) if running else (0.0, 0.0)
-    began = time.time()
+    began = time.monotonic()
     deployed = deploy(released.model, released.version, reason=reason)
-    ended = time.time()
+    ended = time.monotonic()
     after = _pause_totals(fleets.started(released.model))
     updates = after[1] - before[1]
     return _Made(
@@ -197,55 +197,28 @@ def _update(run: _Run, plan: str, before: _Made, oracle: Oracle) -> _Made:
     return _deployed(trained, released, f"retrained by plan '{plan}'")
 
 
-def _drill(run: _Run, before: _Made, oracle: Oracle, detector: monitors.Detector) -> tuple[_Made, Drill]:
+def _watched(model: str, detector: monitors.Detector) -> None:
+    """Have a monitor process judge the model's workers from now on."""
+    monitors.save_detector(detector, stack.monitor.detector_folder(model, home()))
+    stack.monitor.start(model, home(), stack.required(home()))
+
+
+def _drill(run: _Run, before: _Made, oracle: Oracle) -> tuple[_Made, Drill]:
     """A spoiled version goes live, is seen, and is taken back; more alarms change nothing."""
     model = before.released.model
-    folder = home() / "detectors" / model / str(flow_run.id or "local")
-    monitors.save_detector(detector, folder)
     trained = run.trained("full", shuffled_labels=True)
     released = run.released(trained, force="a drill: trained on shuffled labels")
     oracle.add(registry.fetch(f"{model}/{released.version}"))
     oracle.require_all_different()
     spoiled = _deployed(trained, released, "a drill")
-    seen = watch(model, str(folder), seconds=WATCH_SECONDS)
-    if seen.alarm_at is None or seen.rollback is None or seen.rollback.action != "rollback":
-        raise StageError(
-            f"the spoiled version {released.version} of '{model}' was not rolled back within {WATCH_SECONDS:.0f} s; "
-            f"found {seen}. Look at the scores in the log of the watch flow."
-        )
-    if seen.suspect != released.root or seen.rollback.live_root != before.released.root:
-        raise StageError(
-            f"the drill rolled back {seen.suspect} to {seen.rollback.live_root}; expected {before.released}"
-        )
-    moved = _further_alarms(model, released.root)
-    return spoiled, Drill(
-        detection_seconds=seen.alarm_at - spoiled.deploy_ended,
-        rollback_seconds=seen.rollback.seconds,
-        score=seen.score,
-        reasons=tuple(seen.reasons),
-        back_at_version=before.released.version,
-        further_alarms=moved[0],
-        moved_by_further_alarms=moved[1],
-    )
-
-
-def _further_alarms(model: str, suspect: str) -> tuple[int, int]:
-    """Alarm again by call, wait for the automation's own run, and count alarms and moves."""
-    entries = len(registry.history(model))
-    for _ in range(FURTHER_ALARMS):
-        rollback(model=model, suspect=suspect, reason="a repeated alarm")
-    deadline = time.monotonic() + EVENT_SECONDS
-    while len(registry.history(model)) <= entries + FURTHER_ALARMS and time.monotonic() < deadline:
-        time.sleep(0.5)
-    later = registry.history(model)[entries:]
-    return len(later), sum(entry.action != "nothing" for entry in later)
+    return spoiled, observe(model, released, back=before.released, live_since=spoiled.deploy_ended)
 
 
 def _row(made: _Made, later: _Made | None, traffic: Traffic) -> VersionRow:
     start, end = made.deploy_began - SETTLE_SECONDS, made.deploy_ended + SETTLE_SECONDS
     if made.pause is None:  # the first version of a fleet updates nothing
         start = end = made.deploy_ended
-    until = later.deploy_began - SETTLE_SECONDS if later else time.time()
+    until = later.deploy_began - SETTLE_SECONDS if later else time.monotonic()
     updating, steady = summarize(traffic.between(start, end)), summarize(traffic.between(end, until))
     return VersionRow(
         version=made.released.version,
@@ -264,6 +237,7 @@ def _row(made: _Made, later: _Made | None, traffic: Traffic) -> VersionRow:
         p99_update_seconds=updating.p99_s if updating.requests else None,
         requests=steady.requests + updating.requests,
         failed_requests=steady.failed + updating.failed,
+        resent_requests=sum(shot.sends > 1 for shot in traffic.between(start, until)),
     )
 
 

@@ -1,8 +1,9 @@
 """The rollback flow: away from a suspect, if it is still live; otherwise a recorded no-op.
 
-Called by the watch flow, by hand, or by Prefect's automation on the event ``treering.anomaly.confirmed``, whose payload
-is ``event``. However often it is called for one suspect, the alias moves once: a compare-and-set in the ledger, never
-"one back".
+Called by a monitor, by hand, or by Prefect's automation on the event ``treering.anomaly.confirmed``, whose payload is
+``event``. However often it is called for one suspect, the alias moves once: a compare-and-set in the ledger, never "one
+back". The order is the ledger, the workers, MLflow's view: neither Prefect nor MLflow need answer for a fleet to be
+taken back.
 """
 
 import time
@@ -14,7 +15,7 @@ from prefect.runtime import flow_run
 
 import registry
 from flows import fleets
-from flows.errors import StageError
+from flows.errors import StackError, StageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +49,30 @@ def rollback(
         ValueError: neither an event nor model and suspect were given.
         StageError: the ledger moved and a worker did not follow.
     """
-    started = time.monotonic()
     if event is not None:
         model, suspect, reason = event.get("model"), event.get("suspect_root"), str(event.get("reason", "an event"))
     if not model or not suspect:
         raise ValueError(f"rollback needs model and suspect, or an event that holds them; found {event or 'neither'}")
-    run = str(flow_run.id) if flow_run.id else None
-    entry = registry.rollback(model, suspect=suspect, reason=reason, flow_run=run)
-    if entry.action == "rollback":
-        _take_back(model, suspect)
+    done = go_back(model, suspect=suspect, reason=reason, flow_run=str(flow_run.id) if flow_run.id else None)
+    get_run_logger().info("%s of %s after %.2f s: %s", done.action, suspect, done.seconds, reason)
+    return done
+
+
+def go_back(
+    model: str, *, suspect: str, reason: str, actor: str | None = None, flow_run: str | None = None
+) -> RolledBack:
+    """What the flow does, without Prefect.
+
+    Raises:
+        StageError: the ledger moved and a worker did not follow.
+        RegistryUnavailableError: the workers were taken back and MLflow does not show it yet.
+    """
+    started = time.monotonic()
+    entry = registry.rollback(model, suspect=suspect, reason=reason, actor=actor, flow_run=flow_run, show=False)
+    if entry.action == "rollback" and entry.after is not None:
+        _take_back(model, suspect, entry.after.root)
     seconds = time.monotonic() - started
-    get_run_logger().info("%s of %s after %.2f s: %s", entry.action, suspect, seconds, reason)
+    registry.sync(model)
     return RolledBack(
         model=model,
         action=entry.action,
@@ -69,12 +83,17 @@ def rollback(
     )
 
 
-def _take_back(model: str, suspect: str) -> None:
-    """The workers first, out of memory; then make sure that they serve what the ledger says."""
+def _take_back(model: str, suspect: str, back: str) -> None:
+    """Every worker from the suspect to what the ledger says: out of memory, or else by what it names."""
     fleet = fleets.running(model)
-    if fleet is None:
+    if fleet is None:  # nothing serves; whatever starts asks the ledger
         return
-    fleets.undo(fleet, suspect)
+    try:
+        status = fleets.undo(fleet, suspect)
+    except StackError:  # this fleet was started after the suspect went live, and has nothing to go back to
+        status = {"workers": []}
+    if {worker["root"] for worker in status["workers"]} == {back}:
+        return
     status = fleets.converge(fleet)
     if not status["converged"]:
         raise StageError(

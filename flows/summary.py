@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import fill
 from typing import Any
+
+WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class VersionRow:
     p99_update_seconds: float | None
     requests: int
     failed_requests: int
+    resent_requests: int
 
     @property
     def patch_ratio(self) -> float:
@@ -37,8 +41,7 @@ class Drill:
 
     detection_seconds: float
     rollback_seconds: float
-    score: float
-    reasons: tuple[str, ...]
+    reason: str
     back_at_version: int
     further_alarms: int
     moved_by_further_alarms: int
@@ -68,7 +71,7 @@ class Summary:
             **{
                 **facts,
                 "versions": tuple(VersionRow(**row) for row in facts["versions"]),
-                "drill": Drill(**{**drill, "reasons": tuple(drill["reasons"])}) if drill else None,
+                "drill": Drill(**drill) if drill else None,
             }
         )
 
@@ -89,6 +92,7 @@ _ROWS: tuple[tuple[str, Callable[[VersionRow], str]], ...] = (
     ("p99 ms in update", lambda row: _ms(row.p99_update_seconds)),
     ("requests", lambda row: f"{row.requests:,}"),
     ("failed requests", lambda row: f"{row.failed_requests}"),
+    ("sent again", lambda row: f"{row.resent_requests}"),
 )
 
 
@@ -111,7 +115,7 @@ def as_text(summary: Summary) -> str:
         )).rstrip()
         for line in table
     ]  # fmt: skip
-    return "\n".join([*lines, "", *sentences(summary)])
+    return "\n".join([*lines, "", *(fill(sentence, WIDTH) for sentence in sentences(summary))])
 
 
 def as_markdown(summary: Summary) -> str:
@@ -134,9 +138,9 @@ def sentences(summary: Summary) -> Sequence[str]:
     if summary.drill is not None:
         drill = summary.drill
         lines += [
-            f"Spoiled version seen after {drill.detection_seconds:.1f} s (score {drill.score:.1f}), "
+            f"Spoiled version seen after {drill.detection_seconds:.1f} s, "
             f"rolled back to v{drill.back_at_version} in {drill.rollback_seconds:.2f} s.",
-            "Why: " + "; ".join(drill.reasons) + ".",
+            f"Why: {drill.reason}.",
             f"{drill.further_alarms} further alarms moved the alias {drill.moved_by_further_alarms} times.",
         ]
     return [*lines, f"{summary.seconds:.0f} s in all."]

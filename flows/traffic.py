@@ -20,6 +20,7 @@ from serving.load import Shot, run_load
 
 MAX_REQUESTS = 1_000_000
 MAX_SECONDS = 900.0
+PATIENCE_S = 45.0  # for a worker or a fleet that was killed and is being started again
 RATE_PER_S = 60.0  # of a rate that two workers on two busy cores carry with room to spare
 
 
@@ -27,7 +28,7 @@ class Traffic:
     """Open-loop requests at a fixed rate from entering the block to leaving it."""
 
     def __init__(self, fleet: Fleet, *, model: str, oracle: Oracle) -> None:
-        self.began_at = time.time()
+        self.began_at = time.monotonic()
         self.shots: list[Shot] = []
         self._stop = threading.Event()
         self._send = partial(
@@ -38,12 +39,13 @@ class Traffic:
             max_requests=MAX_REQUESTS,
             max_seconds=MAX_SECONDS,
             rate_per_s=RATE_PER_S,
+            patience_s=PATIENCE_S,
             stop=self._stop,
         )
 
     def __enter__(self) -> "Traffic":
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="traffic")
-        self.began_at = time.time()
+        self.began_at = time.monotonic()
         self._sending = self._thread.submit(self._send)
         return self
 
@@ -55,7 +57,7 @@ class Traffic:
         self.shots = self._sending.result()
 
     def between(self, start_at: float, end_at: float) -> list[Shot]:
-        """Requests that left in a span of time (seconds since the epoch); complete once the block has ended."""
+        """Requests that left in a span of time (by the monotonic clock); complete once the block has ended."""
         return [shot for shot in self.shots if start_at <= self.began_at + shot.started_s < end_at]
 
 

@@ -1,26 +1,36 @@
-"""The watch flow: scrape the workers, judge, and on a confirmed anomaly roll back.
+"""Watching a model's workers: scrape, judge, and on a confirmed anomaly roll back.
 
-The alarm goes two ways: this flow calls ``rollback`` itself, and it emits the event ``treering.anomaly.confirmed``,
-for which ``prefect.yaml`` has an automation. Whichever comes second finds nothing left to do.
+Two ways to run it: a monitor process of the stack, which watches for ever, and the ``watch`` flow, which ends with the
+first alarm that was dealt with. An alarm is dealt with here and now, and also emitted as the event
+``treering.anomaly.confirmed``, for which ``prefect.yaml`` has an automation; whichever comes second finds nothing left
+to do.
 """
 
+import json
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from prefect import flow, get_run_logger
 from prefect.events import emit_event
+from prefect.runtime import flow_run
 
 from flows import fleets
 from flows.errors import StageError
-from flows.rollback import RolledBack, rollback
-from flows.settings import victoria_url
-from monitors import Alarm, Embedded, Listeners, MetricStore, Victoria, Watch, load_detector
+from flows.rollback import RolledBack, go_back
+from flows.settings import home, victoria_url
+from flows.stack import monitor
+from monitors import Alarm, Embedded, Judgement, Listeners, MetricStore, MonitorError, Victoria, Watch, load_detector
+from serving.source import replace_file
 
 INTERVAL_S = 0.5
 EVENT = "treering.anomaly.confirmed"
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +59,77 @@ def watch(model: str, detector: str, seconds: float = 3600.0) -> Watched:
         StageError: no fleet serves the model.
         InvalidDetectorError: the folder holds no detector.
     """
+    alarms: list[Alarm] = []
+    stop = threading.Event()
+
+    def end_with(alarm: Alarm) -> None:
+        alarms.append(alarm)
+        stop.set()
+
+    timer = threading.Timer(seconds, stop.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        _look(model, Path(detector), stop=stop, on_alarm=end_with, say=get_run_logger().info)
+    finally:
+        timer.cancel()
+    if alarms:
+        return _acted_on(alarms[0])
+    return Watched(model=model, alarm=False, suspect=None, score=0.0, reasons=[], alarm_at=None, rollback=None)
+
+
+def watch_for_ever(model: str, *, say: Say) -> None:
+    """What a monitor process does: deal with every alarm. What it cannot deal with ends it; the keeper starts it again.
+
+    Raises:
+        StageError: no fleet serves the model, or one did not follow a rollback.
+        StoreError: the metric store did not answer at the start.
+        RegistryUnavailableError: the workers were taken back and MLflow does not show it yet.
+    """
+    ready = monitor.ready_file(model, home())
+    ready.parent.mkdir(parents=True, exist_ok=True)
+    _look(
+        model,
+        monitor.detector_folder(model, home()),
+        stop=threading.Event(),
+        on_alarm=lambda alarm: say(str(_acted_on(alarm))),
+        say=say,
+        on_first_look=lambda: replace_file(ready, json.dumps({"model": model, "pid": os.getpid()}).encode()),
+    )
+
+
+def _look(
+    model: str,
+    detector: Path,
+    *,
+    stop: threading.Event,
+    on_alarm: Callable[[Alarm], None],
+    say: Say,
+    on_first_look: Callable[[], None] = lambda: None,
+) -> None:
+    """Scrape and judge until ``stop`` is set."""
+
+    def tell_of_anomaly(judgement: Judgement) -> None:
+        if judgement.score > 1:
+            say(f"score {judgement.score:.2f} for version {judgement.window.version}, {judgement.window.root}")
+
+    def tell_and_look_again(fault: MonitorError) -> None:
+        say(str(fault))
+        watching.look_at(_workers(model))  # a fleet that was started again may have taken other ports
+
+    listeners = Listeners(on_alarm=on_alarm, on_judgement=tell_of_anomaly, on_fault=tell_and_look_again)
+    with metric_store() as store, Watch(workers=_workers(model), store=store, listeners=listeners) as watching:
+        watching.use(load_detector(detector))
+        watching.tick(now_ms=time.time_ns() // 1_000_000)
+        on_first_look()
+        watching.run(stop, interval_s=INTERVAL_S)
+
+
+def _workers(model: str) -> tuple[str, ...]:
     fleet = fleets.running(model)
     if fleet is None:
         raise StageError(f"no fleet serves '{model}': expected the one of the deploy flow. Deploy a version first.")
-    alarms: list[Alarm] = []
-    log = get_run_logger()
-    listeners = Listeners(
-        on_alarm=alarms.append,
-        on_judgement=lambda judgement: log.info("score %.2f for %s", judgement.score, judgement.window.root[:19]),
-        on_fault=lambda fault: log.warning("%s", fault),
-    )
-    deadline = time.monotonic() + seconds
-    with metric_store() as store, Watch(workers=fleet.workers, store=store, listeners=listeners) as watching:
-        watching.use(load_detector(detector))
-        pause = threading.Event()
-        while not alarms and time.monotonic() < deadline:
-            watching.tick(now_ms=time.time_ns() // 1_000_000)
-            pause.wait(INTERVAL_S)
-    return _acted_on(alarms[0]) if alarms else _quiet(model)
+    return fleet.workers
 
 
 @contextmanager
@@ -85,15 +148,17 @@ def metric_store() -> Iterator[MetricStore]:
 
 def _acted_on(alarm: Alarm) -> Watched:
     reasons = [f"{reason.figure} {reason.found:.3g} (usually {reason.usual:.3g})" for reason in alarm.reasons[:4]]
+    reason = f"anomaly score {alarm.score:.1f}: {', '.join(reasons)}"
     payload = {
         "model": alarm.model,
         "suspect_root": alarm.suspect_root,
         "generation": alarm.generation,
         "score": alarm.score,
-        "reason": f"anomaly score {alarm.score:.1f}: {', '.join(reasons)}",
+        "reason": reason,
     }
     emit_event(EVENT, resource={"prefect.resource.id": f"treering.model.{alarm.model}"}, payload=payload)
-    done = rollback(event=payload)
+    run = str(flow_run.id) if flow_run.id else None
+    done = go_back(alarm.model, suspect=alarm.suspect_root, reason=reason, actor="monitor", flow_run=run)
     return Watched(
         model=alarm.model,
         alarm=True,
@@ -103,7 +168,3 @@ def _acted_on(alarm: Alarm) -> Watched:
         alarm_at=alarm.at_ms / 1000,
         rollback=done,
     )
-
-
-def _quiet(model: str) -> Watched:
-    return Watched(model=model, alarm=False, suspect=None, score=0.0, reasons=[], alarm_at=None, rollback=None)

@@ -73,6 +73,10 @@ class Watch:
         """Close the connections to the workers."""
         self._client.close()
 
+    def look_at(self, workers: Sequence[str]) -> None:
+        """Scrape these from the next tick on."""
+        self._workers = tuple(workers)
+
     def use(self, detector: Detector) -> None:
         """Judge this detector's model from the next tick on; without any, a watch only collects."""
         self._detectors[detector.model] = detector

@@ -64,6 +64,7 @@ def rollback(
     generation: int | None = None,
     actor: str | None = None,
     flow_run: str | None = None,
+    show: bool = True,
     server: Server | None = None,
 ) -> Entry:
     """Go back to the version before the suspect and quarantine the suspect; a recorded no-op when it is not live.
@@ -73,6 +74,7 @@ def rollback(
         suspect: The root under suspicion.
         reason: What was seen.
         generation: Of the alias when it was seen, when the caller knows it.
+        show: Show it in MLflow at once; False leaves that to a later :func:`sync`, and needs no server.
 
     Returns:
         The entry: ``action`` is ``rollback`` or ``nothing``.
@@ -81,7 +83,8 @@ def rollback(
     entry = ledger_of(name, server).rollback(
         alias=alias, suspect=suspect, author=_author(actor, reason, flow_run), generation=generation
     )
-    sync(name, alias=alias, server=server)
+    if show:
+        sync(name, alias=alias, server=server)
     return entry
 
 

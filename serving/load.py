@@ -5,7 +5,8 @@ at a fixed rate whether or not answers come back, and latency counts from when a
 slow server cannot slow its own measurement down (coordinated omission).
 
 Requests are taken in turn from a list, and workers in turn from their URLs; a shot keeps the request's position in the
-list. Nothing is retried: what failed is recorded as failed.
+list. What failed is recorded as failed; with some patience, a request whose connection broke, or whose worker was still
+loading, is first sent again, and the shot counts how often. Asking twice for an answer is harmless.
 
 Source: Tene, "How NOT to Measure Latency" (2013), for coordinated omission.
 """
@@ -26,6 +27,7 @@ from serving.codec import Array
 OK = 200
 NO_ANSWER = 0
 TIMEOUT_S = 30.0
+PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class Shot:
         status: HTTP status, or ``NO_ANSWER``.
         reply: With status 200.
         error: The worker's words, or what happened to the connection.
+        sends: How often it was sent.
     """
 
     request: int
@@ -47,6 +50,7 @@ class Shot:
     status: int
     reply: Reply | None = None
     error: str | None = None
+    sends: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,7 @@ def run_load(
     clients: int = 4,
     rate_per_s: float | None = None,
     binary: bool = True,
+    patience_s: float = 0.0,
     stop: threading.Event | None = None,
 ) -> list[Shot]:
     """Send requests until one of the bounds is reached; return every shot, in the order of completion.
@@ -83,6 +88,7 @@ def run_load(
         clients: Closed loop: how many send at once.
         rate_per_s: Open loop at this rate; None for the closed loop.
         binary: The form of the tensors.
+        patience_s: How long after its first sending a request may be sent again.
         stop: Ends the load when set; for callers that run it in a thread.
     """
     encoded = [encode_request(inputs, binary=binary) for inputs in requests]
@@ -92,10 +98,25 @@ def run_load(
         encoded=encoded,
         max_requests=max_requests,
         max_seconds=max_seconds,
+        patience_s=patience_s,
         stop=stop or threading.Event(),
     )
     asyncio.run(load.closed(clients) if rate_per_s is None else load.open(rate_per_s))
     return load.shots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What came of one sending."""
+
+    status: int
+    reply: Reply | None = None
+    error: str | None = None
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may be answered in a moment: its worker died, or is loading or full."""
+        return self.status in (NO_ANSWER, httpx.codes.SERVICE_UNAVAILABLE)
 
 
 class _Load:
@@ -109,6 +130,7 @@ class _Load:
         encoded: Sequence[tuple[dict[str, str], bytes]],
         max_requests: int,
         max_seconds: float,
+        patience_s: float,
         stop: threading.Event,
     ) -> None:
         self.shots: list[Shot] = []
@@ -117,6 +139,7 @@ class _Load:
         self._encoded = encoded
         self._max_requests = max_requests
         self._max_seconds = max_seconds
+        self._patience_s = patience_s
         self._stop = stop
         self._sent = 0
         self._began_s = time.perf_counter()
@@ -154,30 +177,34 @@ class _Load:
 
     async def _shoot(self, http: httpx.AsyncClient, number: int, *, started_s: float) -> None:
         request, url = number % len(self._encoded), self._urls[number % len(self._urls)]
-        headers, body = self._encoded[request]
-        reply: Reply | None = None
-        text: str | None = None
-        try:
-            response = await http.post(url + self._path, headers=headers, content=body)
-        except httpx.TransportError as error:
-            status, text = NO_ANSWER, f"{type(error).__name__}: {error}"
-        else:
-            status = response.status_code
-            if status == OK:
-                reply = decode_reply(response.headers, response.content)
-            else:
-                text = response.text
+        give_up_s, sends = self._now_s() + self._patience_s, 1
+        answer = await self._send(http, url, request)
+        while answer.is_passing and self._now_s() < give_up_s:
+            await asyncio.sleep(PAUSE_S)
+            sends += 1
+            answer = await self._send(http, url, request)
         self.shots.append(
             Shot(
                 request=request,
                 url=url,
                 started_s=started_s,
                 latency_s=self._now_s() - started_s,
-                status=status,
-                reply=reply,
-                error=text,
+                status=answer.status,
+                reply=answer.reply,
+                error=answer.error,
+                sends=sends,
             )
         )
+
+    async def _send(self, http: httpx.AsyncClient, url: str, request: int) -> _Answer:
+        headers, body = self._encoded[request]
+        try:
+            response = await http.post(url + self._path, headers=headers, content=body)
+        except httpx.TransportError as error:
+            return _Answer(status=NO_ANSWER, error=f"{type(error).__name__}: {error}")
+        if response.status_code != OK:
+            return _Answer(status=response.status_code, error=response.text)
+        return _Answer(status=OK, reply=decode_reply(response.headers, response.content))
 
 
 def summarize(shots: Sequence[Shot]) -> Summary:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.stack import fleet, keeper, mlflow, prefect_server, prefect_worker, victoria
-from flows.stack.environment import Addresses, choose, forget, inherited, read, variables
+from flows.stack import fleet, keeper, mlflow, monitor, prefect_server, prefect_worker, victoria
+from flows.stack.environment import Addresses, choose, forget, inherited, read, required, variables
 from flows.stack.leftovers import sweep
 from flows.stack.lock import alone
 from flows.stack.process import Record, Service, end_strays, find, records, stack_processes, start_all, stop
@@ -28,8 +28,10 @@ __all__ = [
     "fleet",
     "inherited",
     "keeper",
+    "monitor",
     "read",
     "records",
+    "required",
     "start_worker",
     "up",
     "variables",
@@ -85,7 +87,7 @@ def start_worker(home: Path, addresses: Addresses, *, before: Callable[[], objec
 def down(home: Path, *, say: Say) -> None:
     """Stop everything that this state folder started: servers after all that speaks to them."""
     with alone(home):
-        for record in sorted(reversed(records(home)), key=lambda record: record.name in SERVERS):
+        for record in sorted(records(home), key=lambda record: record.name in SERVERS):
             stop(record, home)
             say(f"  {record.name:<18} stopped")
         strays = end_strays(home)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from flows.errors import StackError
 from flows.settings import REPOSITORY
 from flows.stack.leftovers import temporary
 from flows.stack.process import STACK_VARIABLE, free_port
@@ -54,6 +55,18 @@ def read(home: Path) -> Addresses | None:
         return Addresses(**json.loads((home / "stack" / ADDRESSES).read_text()))
     except FileNotFoundError:
         return None
+
+
+def required(home: Path) -> Addresses:
+    """The addresses that the running stack of this state folder has.
+
+    Raises:
+        StackError: none runs.
+    """
+    addresses = read(home)
+    if addresses is None:
+        raise StackError(f"no stack runs in {home}: expected the one of 'python -m flows up'. Start it first.")
+    return addresses
 
 
 def forget(home: Path) -> None:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from flows.errors import StackError
 from flows.stack.environment import Addresses, inherited
 from flows.stack.lock import alone
 from flows.stack.process import Record, Service, find, free_port, is_free, launch, wait_ready
@@ -45,20 +44,6 @@ def start(model: str, home: Path, addresses: Addresses) -> Record:
         record = launch(new, home)
     wait_ready(new, record)
     return record
-
-
-def status(url: str) -> dict[str, object]:
-    """What a fleet says of itself.
-
-    Raises:
-        StackError: it does not answer.
-    """
-    try:
-        answer = httpx.get(url, timeout=10.0, trust_env=False).raise_for_status()
-    except httpx.HTTPError as error:
-        raise StackError(f"the fleet at {url} does not answer: {error}. See 'python -m flows status'.") from error
-    found: dict[str, object] = answer.json()
-    return found
 
 
 def service(model: str, home: Path, addresses: Addresses, *, port: int) -> Service:

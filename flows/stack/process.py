@@ -23,6 +23,7 @@ from flows.errors import PortInUseError, StackError
 STACK_VARIABLE = "TREERING_STACK"
 START_S = 120.0
 STOP_S = 20.0
+LONGEST_LOG_BYTES = 16 << 20  # a longer one is put aside when its service starts again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,8 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
     folder = home / "stack"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{service.name}.log"
+    if log.exists() and log.stat().st_size > LONGEST_LOG_BYTES:
+        log.replace(log.with_suffix(".log.1"))
     with open(log, "ab") as output:
         process = subprocess.Popen(
             service.command,

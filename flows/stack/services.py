@@ -6,7 +6,7 @@ What a record on disk does not say (command, environment) is made anew: no secre
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.stack import fleet, mlflow, prefect_server, prefect_worker, victoria
+from flows.stack import fleet, mlflow, monitor, prefect_server, prefect_worker, victoria
 from flows.stack.environment import Addresses
 from flows.stack.process import Record, Service
 
@@ -19,5 +19,7 @@ def again(record: Record, home: Path, addresses: Addresses) -> Service:
         return SERVERS[record.name](home, addresses)
     if record.name == prefect_worker.NAME:
         return prefect_worker.service(home, addresses)
+    if record.name.startswith(monitor.PREFIX):
+        return monitor.service(record.name.removeprefix(monitor.PREFIX), home, addresses)
     model = record.name.removeprefix(fleet.PREFIX)
     return fleet.service(model, home, addresses, port=urlsplit(record.url).port or 0)

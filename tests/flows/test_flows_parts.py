@@ -152,6 +152,7 @@ def row(version: int, **changes: object) -> VersionRow:
         "p99_update_seconds": None,
         "requests": 1000,
         "failed_requests": 0,
+        "resent_requests": 0,
     }
     return VersionRow(**(facts | changes))  # type: ignore[arg-type]
 
@@ -161,8 +162,7 @@ def summary() -> Summary:
     drill = Drill(
         detection_seconds=4.0,
         rollback_seconds=0.4,
-        score=20.0,
-        reasons=("margin 0.1",),
+        reason="anomaly score 20.0: margin_mean 0.0802 (usually 6.02), class_distance 0.785 (usually 0.0776)",
         back_at_version=3,
         further_alarms=4,
         moved_by_further_alarms=0,
@@ -182,7 +182,7 @@ def summary() -> Summary:
 def test_the_summary_fits_80_columns(summary: Summary) -> None:
     lines = as_text(summary).splitlines()
 
-    assert max(map(len, lines[: lines.index("")])) <= 80
+    assert max(map(len, lines)) <= 80
     assert any(line.split() == ["patch", "ratio", "100.0", "100.0", "100.0", "100.0"] for line in lines)
     assert "2 not-finite" in as_text(summary)
 
