@@ -12,13 +12,14 @@ TESTS ?= tests
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): requirements.lock
+$(STAMP): requirements.lock requirements.bare.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "Python is $$($(PYTHON) --version 2>&1), expected 3.11 to 3.13: make PYTHON=python3.11 …"; exit 1; }
 	@command -v g++ >/dev/null || { echo "g++ is missing; expected a C++ compiler: apt-get install g++"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.bare.lock
 	@touch $@
 
 system-deps:  ## with SYSTEM_DEPS=1 and root: install what is missing; otherwise say what is missing
@@ -58,8 +59,9 @@ soak: $(STAMP)  ## kill writers at every system call and mutate files for ten mi
 	$(BIN)/python -m tests.ckpt.soak_kill
 	$(BIN)/python -m tests.ckpt.soak_hostile --seconds 600
 
+lock: BARE = $(shell sed -n 's/^\([^#=]*\)==.*/--exclude \1/p' requirements.bare.lock)
 lock: $(STAMP)  ## write requirements.lock from what is installed
-	@{ sed '/^[^#]/,$$d' requirements.lock; $(BIN)/python -m pip freeze | sed 's/+cpu//'; } > requirements.lock.new
+	@{ sed '/^[^#]/,$$d' requirements.lock; $(BIN)/python -m pip freeze $(BARE) | sed 's/+cpu//'; } > requirements.lock.new
 	@mv requirements.lock.new requirements.lock
 
 clean:  ## remove the environment and the state folder

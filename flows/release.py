@@ -7,6 +7,7 @@ hold changed weights only. The recipe's gate holds back what is not good enough,
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from prefect import flow, get_run_logger
@@ -127,9 +128,10 @@ def _publish(
     facts = {"recipe": recipe.module_name, "program": program.digest, **({"forced": forced} if forced else {})}
     with Cache(home() / "cache").workspace() as work:
         folder = program.save(work / PROGRAM_FOLDER)
-        attachments = {
+        compiled = {
             f"{PROGRAM_FOLDER}/{file.relative_to(folder)}": file for file in folder.rglob("*") if file.is_file()
         }
+        attachments = {**_own_attachments(recipe), **compiled}
         ckpt.save(dict(tensors), work / "checkpoint", attachments=attachments, metadata=facts)
         return registry.publish(
             work / "checkpoint",
@@ -139,6 +141,19 @@ def _publish(
             pages={"compile.md": f"```\n{as_text(program)}\n```\n", "graph.dot": program.dot()},
             run_id=run_id,
         )
+
+
+def _own_attachments(recipe: recipes.Recipe) -> Mapping[str, Path]:
+    own = recipe.attachments()
+    taken = [path for path in own if path.split("/")[0] == PROGRAM_FOLDER]
+    if taken:
+        raise recipes.InvalidRecipeError(
+            recipe.module_name,
+            member="attachments()",
+            found=f"files at {', '.join(taken)}",
+            expected=f"none under '{PROGRAM_FOLDER}/', where the compiled program lies",
+        )
+    return own
 
 
 def _origin() -> dict[str, str]:

@@ -35,6 +35,7 @@ from ingest.errors import (
 )
 from ingest.schema import Field, Schema
 from ingest.tables import read_csv
+from ingest.texts import read_texts
 from ingest.validate import REASONS, Block, Rejection
 from ingest.writer import ingest
 
@@ -59,4 +60,5 @@ __all__ = [
     "ingest",
     "open",
     "read_csv",
+    "read_texts",
 ]

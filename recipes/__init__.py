@@ -1,8 +1,9 @@
 """What a user writes: a model, its data, how to train it and how to judge it.
 
 A recipe is one module. It names its model, says what a row of its data looks like, and has five functions: ``rows``,
-``build``, ``inputs``, ``train`` and ``judge``. ``contract.RecipeModule`` is the whole list; ``recipes/wine.py`` is a
-complete example. Everything else (ingest, compile, checkpoint, publish, serve, watch) is the pipeline's work:
+``build``, ``inputs``, ``train`` and ``judge``; ``attachments`` may name files that travel with every version.
+``contract.RecipeModule`` is the whole list; ``recipes/wine.py`` is a complete example. Everything else (ingest,
+compile, checkpoint, publish, serve, watch) is the pipeline's work:
 
     prefect deployment run 'pipeline/default' --param recipe=my_recipe
 

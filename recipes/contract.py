@@ -8,7 +8,7 @@ contract and gives the ``Recipe`` that the flows use.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -63,7 +63,7 @@ class Rows(Protocol):
 
 
 class RecipeModule(Protocol):
-    """The members of a recipe's module.
+    """The members of a recipe's module; every one must be there.
 
     ``NAME`` names the model in the registry. ``GATE`` holds the least figure of ``judge`` that may be released.
     ``DYNAMIC`` says, for each argument of the model's forward, which axes vary: {"image": {0: "rows"}}.
@@ -89,3 +89,11 @@ class RecipeModule(Protocol):
 
     def judge(self, predict: Predict, data: Dataset) -> Figures:
         """Named figures of a model or a compiled program on held-out data, higher is better."""
+
+
+@runtime_checkable
+class HasAttachments(Protocol):
+    """What a recipe's module may have besides."""
+
+    def attachments(self) -> Mapping[str, Path]:
+        """Files that travel with every version, such as a tokenizer, by their path inside the checkpoint."""

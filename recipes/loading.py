@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ingest import Block, Dataset, Schema
-from recipes.contract import REQUIRED_PLANS, Plan, RecipeModule, Report, Rows
+from recipes.contract import REQUIRED_PLANS, HasAttachments, Plan, RecipeModule, Report, Rows
 from recipes.errors import InvalidRecipeError, UnknownPlanError, UnknownRecipeError
 
-KNOWN = ("recipes.mnist", "recipes.wine")
+KNOWN = ("recipes.mnist", "recipes.minilm", "recipes.wine")
 
 # member → what it is called with; the arguments' values do not matter, their names and number do.
 _CALLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -30,7 +30,9 @@ _CALLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "inputs": (("rows",), ()),
     "train": (("model", "data"), ("plan", "seed", "report")),
     "judge": (("predict", "data"), ()),
+    "attachments": ((), ()),
 }
+_OPTIONAL = ("attachments",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,10 @@ class Recipe:
         with torch.no_grad():
             return dict(self.module.judge(single, data))
 
+    def attachments(self) -> Mapping[str, Path]:
+        """Files that travel with every version, by their path inside the checkpoint; most recipes have none."""
+        return self.module.attachments() if isinstance(self.module, HasAttachments) else {}
+
     def gate_failures(self, figures: Mapping[str, float]) -> tuple[str, ...]:
         """What keeps these figures from release, one sentence each; () when nothing does."""
         return tuple(
@@ -152,6 +158,8 @@ def _check_values(recipe: str, module: ModuleType) -> None:
 
 def _check_calls(recipe: str, module: ModuleType) -> None:
     for member, (positional, keywords) in _CALLS.items():
+        if member in _OPTIONAL and not hasattr(module, member):
+            continue
         expected = f"a function called as {member}({', '.join([*positional, *(f'{name}=…' for name in keywords)])})"
         function = _expect(recipe, module, member, Callable, expected)
         try:

@@ -45,7 +45,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 def test_every_shipped_recipe_keeps_the_contract() -> None:
     loaded = [recipes.load(name) for name in recipes.KNOWN]
 
-    assert [recipe.name for recipe in loaded] == ["mnist", "wine"]
+    assert [recipe.name for recipe in loaded] == ["mnist", "minilm", "wine"]
 
 
 def test_a_module_elsewhere_on_the_path_is_a_recipe(write) -> None:
@@ -56,7 +56,9 @@ def test_a_module_elsewhere_on_the_path_is_a_recipe(write) -> None:
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
-    with pytest.raises(recipes.UnknownRecipeError, match=r"no recipe 'recipes.mnits'.*recipes.mnist, recipes.wine"):
+    with pytest.raises(
+        recipes.UnknownRecipeError, match=r"no recipe 'recipes.mnits'.*recipes.mnist, recipes.minilm, recipes.wine"
+    ):
         recipes.load("recipes.mnits")
 
 
@@ -147,3 +149,18 @@ def test_the_package_exports_what_it_says() -> None:
         "load",
     }  # fmt: skip
     assert all(hasattr(recipes, name) for name in recipes.__all__)
+
+
+def test_files_that_travel_with_a_version_are_optional(write, tmp_path: Path) -> None:
+    assert recipes.load("recipes.wine").attachments() == {}
+
+    recipe = recipes.load(write(dedent(GOOD) + f"def attachments(): return {{'words.txt': {str(tmp_path)!r}}}"))
+
+    assert recipe.attachments() == {"words.txt": str(tmp_path)}
+
+
+def test_attachments_that_want_an_argument_are_a_mistake(write) -> None:
+    with pytest.raises(
+        recipes.InvalidRecipeError, match=r"attachments is attachments\(version\).*called as attachments\(\)"
+    ):
+        recipes.load(write(dedent(GOOD) + "def attachments(version): return {}"))
