@@ -43,6 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     monitor = commands.add_parser("monitor", help="watch a model for ever; the pipeline starts this in the background")
     monitor.add_argument("model", help="the registered model")
     monitor.set_defaults(run=_monitor)
+    token = commands.add_parser("token", help="the control token of fleets and workers")
+    actions = token.add_subparsers(required=True, metavar="ACTION")
+    rotate = actions.add_parser("rotate", help="replace it; whoever knows the old one is refused from now on")
+    rotate.set_defaults(run=_rotate_token)
     demo = commands.add_parser("demo", help="run the whole pipeline and show what it measured")
     demo.add_argument("--recipe", default="recipes.mnist", help="the recipe's module (default: %(default)s)")
     demo.add_argument("--keep", action="store_true", help="leave the stack running")
@@ -112,6 +116,12 @@ def _env(_: argparse.Namespace) -> int:
 def _nothing_runs() -> int:
     print(f"nothing runs in {settings.home()}; start it with 'python -m flows up'", file=sys.stderr)
     return 1
+
+
+def _rotate_token(_: argparse.Namespace) -> int:
+    path = stack.fleet.rotate_token(settings.home())
+    _say(f"a new control token stands in {path}; the old one is refused from now on, and nothing needs a restart")
+    return 0
 
 
 def _demo(options: argparse.Namespace) -> int:

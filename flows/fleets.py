@@ -15,6 +15,7 @@ from flows import stack
 from flows.errors import StackError
 from flows.settings import home
 from flows.stack.process import find
+from serving import Bearer, Token
 
 CALL_S = 60.0
 PATIENCE_S = 60.0  # for a fleet that is being started again
@@ -65,10 +66,9 @@ def _described(url: str) -> Fleet:
 
 
 def _post(fleet: Fleet, path: str, body: dict[str, str]) -> dict[str, Any]:
-    token = stack.fleet.token_file(home()).read_text().strip()
-    headers = {"Authorization": f"Bearer {token}"}
+    auth = Bearer(Token(file=stack.fleet.token_file(home())))
     url = fleet.url + path
-    return _call(url, lambda: httpx.post(url, json=body, headers=headers, timeout=CALL_S, trust_env=False))
+    return _call(url, lambda: httpx.post(url, json=body, auth=auth, timeout=CALL_S, trust_env=False))
 
 
 def _call(url: str, send: Callable[[], httpx.Response]) -> dict[str, Any]:

@@ -21,17 +21,16 @@ registry), stages everywhere, flips each, restarts who died, and holds back a ro
 How the parts stand to each other: ``app`` and ``control`` speak HTTP, ``protocol`` and ``codec`` read and write it,
 ``batcher`` carries out ``schedule``, ``engine`` runs the model, ``updater`` fills and exchanges the slots of
 ``weights``, ``release`` opens checkpoint folders, ``service`` ties them into a ``worker``; ``fleet`` keeps ``child``
-processes at what a ``source`` says, in a ``fleet_process``.
-
-What is exported is for programs that talk to workers, and imports no torch. Processes are started by the commands
-above, or with ``worker.serve`` and ``fleet_process.run_fleet``.
+processes at what a ``source`` says, in a ``fleet_process``; ``guard`` asks control calls for the ``token``.
 """
 
 from serving.client import Client, Reply, Standing
-from serving.errors import CallError, QuarantinedError, ServingError, SourceError, UnreachableError
+from serving.errors import CallError, QuarantinedError, ServingError, SourceError, TokenError, UnreachableError
 from serving.load import Shot, Summary, run_load, summarize
+from serving.token import Bearer, Token, find_token
 
 __all__ = [
+    "Bearer",
     "CallError",
     "Client",
     "QuarantinedError",
@@ -41,7 +40,10 @@ __all__ = [
     "SourceError",
     "Standing",
     "Summary",
+    "Token",
+    "TokenError",
     "UnreachableError",
+    "find_token",
     "run_load",
     "summarize",
 ]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.errors import ServingError, SourceError, StartError, quote
-from serving.guard import TOKEN_VARIABLE, read_token
 from serving.server import address, listen
+from serving.token import TOKEN_VARIABLE, find_token
 
 if TYPE_CHECKING:
     from serving.source import Source
@@ -80,13 +80,13 @@ def _worker(arguments: Sequence[str]) -> None:
     parser.add_argument("--folder", required=True, type=Path, help="a checkpoint folder with its program attached")
     parser.add_argument("--root", required=True, help="what the checkpoint's root must be: sha256:...")
     parser.add_argument("--version", default="0", help="answered as model_version (default 0)")
-    parser.add_argument("--token-file", type=Path, help="holds the token of control calls")
+    parser.add_argument("--token-file", type=Path, help="holds the token of control calls; mode 600")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", type=int, default=8000, help="where to serve (default 8000; 0: a free one)")
     where.add_argument("--fd", type=int, help="serve on this inherited listening socket instead")
     options = parser.parse_args(arguments)
-    token = read_token(options.token_file)
+    token = find_token(options.token_file)
     listener = listen(options.port) if options.fd is None else socket.socket(fileno=options.fd)
     from serving.worker import serve
 
@@ -108,7 +108,7 @@ def _add_fleet_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="folder", type=Path, help="take versions from this folder (default: from the registry)"
     )
-    parser.add_argument("--token-file", type=Path, help="holds the token of control calls")
+    parser.add_argument("--token-file", type=Path, help="holds the token of control calls; mode 600")
     parser.add_argument(
         "--state", type=Path, default=STATE_FOLDER, help=f"folder for status.json (default {STATE_FOLDER})"
     )
@@ -121,7 +121,7 @@ def _run_fleet(options: argparse.Namespace, *, port: int, worker_ports: Sequence
     if not (name and at and alias):
         raise StartError("--model", found=quote(options.model), expected="NAME@ALIAS, for example mnist@champion")
     source = _source(options.folder)
-    token = read_token(options.token_file)
+    token = find_token(options.token_file)
     with ExitStack() as stack:
         listener, *worker_listeners = (stack.enter_context(listen(number)) for number in (port, *worker_ports))
         print(f"fleet: {options.model}, status on {address(listener)}", flush=True)

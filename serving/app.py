@@ -26,6 +26,7 @@ from serving.errors import (
 from serving.guard import check_call
 from serving.protocol import HEADER_LENGTH, Answer, InferRequest, Response
 from serving.service import Loaded, Service
+from serving.token import Token
 
 MAX_BODY_BYTES = 64 << 20
 OFF_LOOP_JSON_BYTES = 64 << 10  # parsing takes about 7 ms per MB: longer than others should wait for
@@ -59,7 +60,7 @@ class App:
     """
 
     def __init__(
-        self, service: Service, *, control: Application, token: str | None, max_body_bytes: int = MAX_BODY_BYTES
+        self, service: Service, *, control: Application, token: Token | None, max_body_bytes: int = MAX_BODY_BYTES
     ) -> None:
         self._service = service
         self._control = control

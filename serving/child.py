@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.client import Client, Standing
-from serving.errors import CallError, StartError, UnreachableError
-from serving.guard import TOKEN_VARIABLE
+from serving.errors import CallError, StartError, TokenError, UnreachableError
 from serving.server import DRAIN_BOUND_S, address
 from serving.source import Desired
+from serving.token import TOKEN_VARIABLE, Token
 
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 10.0
@@ -46,11 +46,11 @@ class Child:
         index: Its number in the fleet.
         listener: A listening socket; its process serves on it.
         model: The model's name.
-        token: For its control calls; goes by the environment.
+        token: For its control calls; goes by its file, or by the environment.
         scratch: A folder for its temporary files, emptied before each start.
     """
 
-    def __init__(self, index: int, *, listener: socket.socket, model: str, token: str, scratch: Path) -> None:
+    def __init__(self, index: int, *, listener: socket.socket, model: str, token: Token, scratch: Path) -> None:
         self.index = index
         self.url = address(listener)
         self.is_ready = False
@@ -103,7 +103,7 @@ class Child:
         """Make a control call in a thread; a failure becomes ``problem`` and None."""
         try:
             standing = await asyncio.to_thread(method)
-        except (CallError, UnreachableError) as error:
+        except (CallError, TokenError, UnreachableError) as error:
             self.problem = str(error)
             return None
         self.problem = None
@@ -138,6 +138,7 @@ class Child:
             *(sys.executable, "-m", "serving", "worker"),
             *("--model", self._model, "--folder", str(target.folder), "--root", target.desired.root),
             *("--version", target.desired.version, "--fd", str(listener), "--stop-with-stdin"),
+            *(("--token-file", str(self._token.file)) if self._token.file else ()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=(listener,),
@@ -148,8 +149,9 @@ class Child:
 
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join(filter(None, (str(SOURCE_ROOT), os.environ.get("PYTHONPATH"))))
-        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TMPDIR": str(self._scratch), TOKEN_VARIABLE: self._token}
-        return {**os.environ, **own}
+        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TMPDIR": str(self._scratch)}
+        token = {} if self._token.file else {TOKEN_VARIABLE: self._token.value}
+        return {**os.environ, **own, **token}
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -18,6 +18,7 @@ import orjson
 from serving.codec import BY_TORCH_NAME, DATATYPES, Array, Datatype
 from serving.errors import CallError, UnreachableError
 from serving.protocol import HEADER_LENGTH, Json
+from serving.token import Bearer, Token
 
 TIMEOUT_S = 60.0
 
@@ -120,13 +121,13 @@ class Client:
         timeout_s: For each call.
     """
 
-    def __init__(self, url: str, *, model: str, token: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, model: str, token: Token | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
         self._model = f"/v2/models/{model}"
         self._control = f"/v2/treering/models/{model}"
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        auth = None if token is None else Bearer(token)
         # Workers are addressed directly: a proxy from the environment would stand between a fleet and its own machine.
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False)
+        self._http = httpx.Client(base_url=url, auth=auth, timeout=timeout_s, trust_env=False)
 
     def __enter__(self) -> "Client":
         return self

@@ -19,6 +19,7 @@
     │   └── QuarantinedError                 it was rolled back, and nobody cleared it
     ├── CallError                            a worker answered a call of ours with another status than 200
     ├── UnreachableError                     a worker did not answer a call of ours
+    ├── TokenError                           the token of control calls cannot be had, or is no secret
     └── StartError                           a worker or fleet cannot start
         └── PortInUseError
 
@@ -155,6 +156,10 @@ class CallError(ServingError):
 
 class UnreachableError(ServingError):
     """A worker or fleet did not answer."""
+
+
+class TokenError(ServingError):
+    """The token of control calls cannot be had, or is no secret."""
 
 
 class StartError(ServingError):

@@ -26,6 +26,7 @@ from serving.guard import Guarded
 from serving.protocol import Json
 from serving.server import Server, make_server
 from serving.source import Source
+from serving.token import Token
 
 STATUS_FILE = "status.json"
 
@@ -44,7 +45,7 @@ def run_fleet(
     alias: str,
     listener: socket.socket,
     worker_listeners: Sequence[socket.socket],
-    token: str | None,
+    token: Token | None,
     state_folder: Path,
 ) -> None:
     """Serve ``name@alias`` with one worker for each listener, until SIGTERM or SIGINT.
@@ -64,7 +65,7 @@ def run_fleet(
     desired = source.resolve(name, alias)
     first = Target(desired=desired, folder=source.fetch(desired))
     state_folder = _make_folder(state_folder)
-    worker_token = token or secrets.token_urlsafe(32)
+    worker_token = token or Token(secrets.token_urlsafe(32))
     children = [
         Child(index, listener=worker, model=name, token=worker_token, scratch=state_folder / f"worker-{index}")
         for index, worker in enumerate(worker_listeners)

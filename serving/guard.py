@@ -1,66 +1,47 @@
 """The door of control calls: the bearer token and the longest body, checked before a call is read.
 
-Promises: the token comes from a file or the environment, never from a command line, where every user of the machine
-could read it; it is compared in constant time; without a token control calls are refused, not open.
+Promises: the token is compared in constant time; without one on this side, control calls are refused, not open. Where
+it comes from is ``token``'s matter.
 """
 
 import hmac
-import os
-from pathlib import Path
+import logging
 
 from serving.asgi import Application, Receive, Scope, Send, find_header, send_error
-from serving.errors import BodyTooLargeError, ServingError, StartError, UnauthorizedError, quote
+from serving.errors import BodyTooLargeError, ServingError, TokenError, UnauthorizedError, quote
+from serving.token import Token
 
-TOKEN_VARIABLE = "TREERING_TOKEN"
-MIN_TOKEN_CHARACTERS = 16
 MAX_CALL_BYTES = 64 << 10
 
-
-def read_token(file: Path | None) -> str | None:
-    """Read the token from ``file``, or from the environment variable ``TREERING_TOKEN``; None when neither is given.
-
-    Raises:
-        StartError: The file cannot be read, or the token is shorter than ``MIN_TOKEN_CHARACTERS``.
-    """
-    if file is None:
-        token = os.environ.get(TOKEN_VARIABLE)
-        if token is None:
-            return None
-        thing = f"the environment variable {TOKEN_VARIABLE}"
-    else:
-        thing = f"token file '{file}'"
-        try:
-            token = file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise StartError(thing, found=str(error), expected="a readable line of ASCII") from error
-    if len(token) < MIN_TOKEN_CHARACTERS:
-        raise StartError(
-            thing,
-            found=f"{len(token)} characters",
-            expected=f"at least {MIN_TOKEN_CHARACTERS}",
-            next_step="Write one with: python -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE",
-        )
-    return token
+log = logging.getLogger(__name__)
 
 
-def check_token(header: bytes | None, *, token: str | None) -> None:
+def check_token(header: bytes | None, *, token: Token | None) -> None:
     """Compare an Authorization header with the worker's token.
 
     Raises:
         UnauthorizedError: There is no token to compare with, or the header does not carry it.
     """
-    if token is None:
-        raise UnauthorizedError(
-            "control calls", found="no token on this side", expected="one", next_step="Start with --token-file."
-        )
     given = header or b""
-    if not hmac.compare_digest(given, b"Bearer " + token.encode("ascii")):
+    if not hmac.compare_digest(given, b"Bearer " + _known(token)):
         raise UnauthorizedError(
             "header Authorization", found="nothing" if header is None else "another value", expected="'Bearer TOKEN'"
         )
 
 
-def check_call(scope: Scope, *, token: str | None, guarded: tuple[str, ...]) -> None:
+def _known(token: Token | None) -> bytes:
+    """The token on this side; what is wrong with its file stands in the log, not in the answer to a stranger."""
+    found, next_step = "no token on this side", "Start with --token-file."
+    if token is not None:
+        try:
+            return token.current().encode("ascii")
+        except TokenError as error:
+            log.error("%s", error)
+            found, next_step = "a token on this side that cannot be used", "Why stands in the log of this process."
+    raise UnauthorizedError("control calls", found=found, expected="one", next_step=next_step)
+
+
+def check_call(scope: Scope, *, token: Token | None, guarded: tuple[str, ...]) -> None:
     """Check a call by its ASGI scope: the token where the path begins with ``guarded``, and the length of any body.
 
     Raises:
@@ -87,7 +68,7 @@ class Guarded:
         paths: Beginnings of the guarded paths.
     """
 
-    def __init__(self, app: Application, *, token: str | None, paths: tuple[str, ...]) -> None:
+    def __init__(self, app: Application, *, token: Token | None, paths: tuple[str, ...]) -> None:
         self._app = app
         self._token = token
         self._paths = paths

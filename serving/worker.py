@@ -30,6 +30,7 @@ from serving.release import open_release
 from serving.schedule import BUCKETS
 from serving.server import Server, make_server
 from serving.service import Loaded, Service
+from serving.token import Token
 from serving.updater import OpenRelease, Updater
 from serving.weights import Slot
 
@@ -43,7 +44,7 @@ def serve(
     root: str,
     version: str,
     listener: socket.socket,
-    token: str | None,
+    token: Token | None,
     on_ready: Callable[[], None],
     stop_with_stdin: bool = False,
     wait_bound_s: float = WAIT_BOUND_S,
@@ -80,7 +81,7 @@ def serve(
 class _Worker:
     """The running of one worker: what is opened here is closed here."""
 
-    def __init__(self, *, model: str, token: str | None, wait_bound_s: float, open_release: OpenRelease) -> None:
+    def __init__(self, *, model: str, token: Token | None, wait_bound_s: float, open_release: OpenRelease) -> None:
         self._service = Service(model=model)
         self._token = token
         self._wait_bound_s = wait_bound_s

@@ -58,6 +58,7 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
     with alone(home):
         if not stack_processes(home):
             sweep(home)
+        fleet.token_file(home)
         addresses = choose(home, free=free_ports, with_victoria=victoria.installed())
         if addresses.victoria is None:
             say(f"  {victoria.PROGRAM} is not installed: the monitor keeps its window in memory")
@@ -68,7 +69,6 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
         if addresses.victoria is not None:
             services.append(_where_not_given("TREERING_VICTORIAMETRICS_URL", victoria.service(home, addresses)))
         start_all([(service, urlsplit(service.url).port) for service in services if service], home, say=say)
-        fleet.token_file(home)
         return addresses
 
 

@@ -9,26 +9,47 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from flows.errors import StackError
 from flows.stack.environment import Addresses, inherited
 from flows.stack.lock import alone
 from flows.stack.process import Record, Service, find, free_port, is_free, launch, wait_ready
+from serving import TokenError, find_token
 
 PREFIX = "fleet-"
 WORKERS = 2
 
 
 def token_file(home: Path) -> Path:
-    """The control token of this state folder: made on first use, readable by its owner alone."""
+    """The control token of this state folder: made on first use, readable by its owner alone.
+
+    Raises:
+        StackError: it is no secret any more, or cannot be read.
+    """
     path = home / "token"
     if not path.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".token.{secrets.token_hex(4)}")
-        beside.touch(mode=0o600)
-        beside.write_text(secrets.token_urlsafe(32))
+        beside = _fresh_token(path)
         with suppress(FileExistsError):  # the first of several that start at once wins
             path.hardlink_to(beside)
         beside.unlink()
+    try:
+        find_token(path)
+    except TokenError as error:
+        raise StackError(f"{error} Or replace it: 'python -m flows token rotate'.") from error
     return path
+
+
+def rotate_token(home: Path) -> Path:
+    """Replace the control token: fleets and workers read the file at each call, so the old one is refused at once."""
+    return _fresh_token(home / "token").replace(home / "token")
+
+
+def _fresh_token(path: Path) -> Path:
+    """A new token in a file beside ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".token.{secrets.token_hex(4)}")
+    beside.touch(mode=0o600)
+    beside.write_text(secrets.token_urlsafe(32))
+    return beside
 
 
 def start(model: str, home: Path, addresses: Addresses) -> Record:

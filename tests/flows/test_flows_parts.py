@@ -288,6 +288,30 @@ def test_the_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
 
 
+def test_a_token_is_rotated_by_a_command_and_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TREERING_HOME", str(tmp_path))
+    first = fleet.token_file(tmp_path).read_text()
+
+    assert main(["token", "rotate"]) == 0
+
+    second = fleet.token_file(tmp_path).read_text()
+    assert first != second
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
+    assert second not in capsys.readouterr().out
+
+
+def test_a_token_that_others_can_read_stops_an_up_before_anything_is_started(tmp_path: Path) -> None:
+    fleet.token_file(tmp_path).chmod(0o644)
+
+    with pytest.raises(StackError, match=r"found mode 644.*chmod 600.*'python -m flows token rotate'"):
+        stack.up(tmp_path, say=lambda _: None)
+
+    assert records(tmp_path) == []
+
+
 def test_servers_of_the_environment_are_used_and_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example:1")
     monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:2/api")

@@ -35,6 +35,7 @@ from serving.load import Shot, run_load
 from serving.schedule import BUCKETS
 from serving.service import Loaded, Service
 from serving.source import FolderSource
+from serving.token import Token
 from serving.updater import Updater
 from serving.weights import Release
 
@@ -182,7 +183,7 @@ def rig() -> RigMaker:
             batcher = Batcher(engine, table=table, metrics=service.metrics, wait_bound_s=wait_bound_s)
             updater = Updater(engine, metrics=service.metrics, open_release=shelf.open_release)
             service.loaded = Loaded(model=model, engine=engine, batcher=batcher, updater=updater)
-            app = App(service, control=build_control(service), token=TOKEN, max_body_bytes=max_body_bytes)
+            app = App(service, control=build_control(service), token=Token(TOKEN), max_body_bytes=max_body_bytes)
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
                 yield Rig(service, engine, batcher, updater, program, shelf, http, app, root)

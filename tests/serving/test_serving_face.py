@@ -9,6 +9,7 @@ import serving
 def test_the_exported_names() -> None:
     assert sorted(serving.__all__) == serving.__all__
     assert set(serving.__all__) == {
+        "Bearer",
         "CallError",
         "Client",
         "QuarantinedError",
@@ -18,7 +19,10 @@ def test_the_exported_names() -> None:
         "SourceError",
         "Standing",
         "Summary",
+        "Token",
+        "TokenError",
         "UnreachableError",
+        "find_token",
         "run_load",
         "summarize",
     }

@@ -197,12 +197,13 @@ def test_control_calls_of_a_fleet_need_the_token(path: str) -> None:
     import asyncio
 
     from serving.guard import Guarded
+    from serving.token import Token
 
     async def never(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("a call without the token came through")
 
     async def scenario() -> int:
-        app = Guarded(never, token="a-token-of-the-tests", paths=("/converge", "/undo"))
+        app = Guarded(never, token=Token("a-token-of-the-tests"), paths=("/converge", "/undo"))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://fleet") as http:
             return (await http.post(path, content=b"{}")).status_code
 

@@ -17,12 +17,13 @@ import compiler
 from serving.client import Client, encode_request
 from serving.errors import CallError
 from serving.load import run_load, summarize
+from serving.token import Token
 
 ROW_GROUPS = [range(start, start + count) for start, count in ((0, 1), (1, 2), (3, 3), (6, 5), (0, 12))]
 
 
 def client_of(url: str, token: str | None = None) -> Client:
-    return Client(url, model="mini", token=token)
+    return Client(url, model="mini", token=Token(token) if token else None)
 
 
 def inputs_of(shop: Any, rows: range) -> dict[str, Any]:
@@ -216,6 +217,7 @@ def test_a_worker_on_a_bad_folder_ends_with_the_reason(launch: Any, shop: Any, t
 
 
 def test_a_short_token_is_refused(launch: Any, shop: Any, tmp_path: Path) -> None:
+    (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text("short\n")
     process = launch(
         *("worker", "--model", "mini", "--folder", str(tmp_path), "--root", "sha256:0", "--port", "0"),
