@@ -1,0 +1,196 @@
+"""Kill processes of a real stack at chosen moments of a pipeline, and check that nothing is torn.
+
+A *blow* names a moment (a line of the demo's output, and which occurrence of it) and a victim. A run of the demo with
+its blows ends with exit 0, or with 1 and a clear word.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+import ckpt
+import registry
+from registry.server import Server
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+COMMAND = (sys.executable, "-m", "flows")
+MODEL = "wine"
+MOMENTS = {
+    "ingest": ("for flow 'ingest'", 1),
+    "train": ("for flow 'train'", 1),
+    "release": ("for flow 'release'", 1),
+    "deploy": ("for flow 'deploy'", 1),
+    "train-2": ("for flow 'train'", 2),
+    "release-2": ("for flow 'release'", 2),
+    "deploy-2": ("for flow 'deploy'", 2),
+    "healthy": ("is live on", 3),
+    "drill-train": ("for flow 'train'", 4),
+    "drill-release": ("for flow 'release'", 4),
+    "drill-deploy": ("for flow 'deploy'", 4),
+    "spoiled-live": ("is live on", 4),
+    "further-alarms": ("for flow 'rollback'", 1),
+}
+VICTIMS = ("mlflow", "prefect", "victoria-metrics", "prefect-worker", "keeper", "engine", "fleet", "worker", "monitor")
+
+
+@dataclass(frozen=True)
+class Blow:
+    """Kill ``victim`` at ``moment``."""
+
+    moment: str
+    victim: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of the demo gave."""
+
+    status: int
+    output: str
+    struck: list[Blow] = field(default_factory=list)
+
+
+class Stack:
+    """A state folder with its stack, driven by the commands that a user types."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+        # Log lines reach the demo's output at once, so that a blow falls in the moment that it names.
+        self.environment = own | {"TREERING_HOME": str(home), "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "0.1"}
+
+    def flows(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [*COMMAND, *arguments]
+        return subprocess.run(
+            command, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    def pipeline(self, blows: Sequence[Blow] = ()) -> Run:
+        """Run the pipeline by ``flows demo``, with blows at their moments."""
+        command = [*COMMAND, "demo", "--recipe", f"recipes.{MODEL}", "--ports", "free", "--keep"]
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert process.stdout is not None
+        lines: list[str] = []
+        struck: list[Blow] = []
+        for line in process.stdout:
+            lines.append(line)
+            for blow in blows:
+                words, occurrence = MOMENTS[blow.moment]
+                if words in line and sum(words in earlier for earlier in lines) == occurrence:
+                    self.strike(blow.victim)
+                    struck.append(blow)
+                    lines.append(f"--- {blow.victim} killed ---\n")
+        return Run(process.wait(), "".join(lines), struck)
+
+    def strike(self, victim: str) -> None:
+        """kill -9: servers with their helper processes, everything else alone."""
+        for pid in self.pids(victim):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def pids(self, victim: str) -> list[int]:
+        if victim == "engine":
+            return [process.pid for process in self.processes() if "PREFECT__FLOW_RUN_ID" in process.environ()]
+        if victim == "worker":
+            return [self.fleet()["workers"][0]["pid"]]
+        names = {"fleet": f"fleet-{MODEL}", "monitor": f"monitor-{MODEL}"}
+        records = json.loads(self.flows("status", "--json").stdout)
+        (pid,) = [row["pid"] for row in records if row["name"] == names.get(victim, victim)]
+        if victim in ("mlflow", "prefect"):
+            return [process.pid for process in self.processes() if os.getpgid(process.pid) == pid]
+        return [pid]
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that belongs to this stack."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get("TREERING_STACK") == str(self.home):
+                    found.append(process)
+        return found
+
+    def fleet(self) -> dict[str, Any]:
+        records = json.loads(self.flows("status", "--json").stdout)
+        (url,) = [row["url"] for row in records if row["name"] == f"fleet-{MODEL}"]
+        found: dict[str, Any] = httpx.get(url, timeout=30.0).json()
+        return found
+
+    @property
+    def server(self) -> Server:
+        addresses = json.loads((self.home / "stack" / "addresses.json").read_text())
+        return Server(uri=addresses["mlflow"], home=self.home)
+
+    def prefect(self, path: str, body: dict[str, Any]) -> Any:
+        addresses = json.loads((self.home / "stack" / "addresses.json").read_text())
+        return httpx.post(addresses["prefect"] + path, json=body, timeout=30.0).raise_for_status().json()
+
+    def until(self, question: str, answer: Any, timeout_s: float = 90.0) -> None:
+        """Wait for a condition; raise with its name when it does not come."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with suppress(httpx.HTTPError, registry.RegistryError, ValueError, psutil.Error, KeyError):
+                if answer():
+                    return
+            time.sleep(0.25)
+        raise AssertionError(f"not within {timeout_s} s: {question}")
+
+    def check_running(self) -> None:
+        """Everything is back, and nothing is half published, half promoted or torn."""
+        self.until("every service runs", lambda: self.flows("status").returncode == 0)
+        self.until("MLflow answers", lambda: self.server.versions(MODEL) is not None)
+        entries = registry.history(MODEL, server=self.server)  # raises when its chain is broken
+        versions = self.server.versions(MODEL)
+        cache = self.home / "checked"
+        for version in versions:
+            folder = registry.fetch(version.reference, cache=cache, server=self.server)
+            assert ckpt.verify(folder, root=version.root).ok
+        live = registry.live(entries, "champion")
+        if live is not None:
+            assert live.root in {version.root for version in versions}
+            self.until(
+                f"the fleet serves {live.root}",
+                lambda: {worker["root"] for worker in self.fleet()["workers"]} == {live.root},
+            )
+            registry.sync(MODEL, server=self.server)
+            assert self.server.alias(MODEL, "champion") == live.version
+
+    def check_down(self) -> None:
+        """``down`` leaves no process, port, shared memory, temporary folder or lock."""
+        ports = {
+            connection.laddr.port
+            for process in self.processes()
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        done = self.flows("down")
+        assert done.returncode == 0, done.stderr
+        assert self.processes() == []
+        listening = {
+            connection.laddr.port for connection in psutil.net_connections("tcp") if connection.status == "LISTEN"
+        }
+        assert not ports & listening
+        assert self.litter() == []
+
+    def litter(self) -> list[str]:
+        """Temporary things in the state folder, and whatever of it lies in the machine's shared places."""
+        here = [
+            path
+            for path in self.home.rglob("*")
+            if re.search(r"\.saving$|\.partial-|\.draft-|incoming-|\.process\.json$|^\.token\.", path.name)
+        ]
+        here += [*(self.home / "tmp").glob("*"), *(self.home / "cache" / "work").glob("*/")]
+        return [str(path) for path in here]
