@@ -12,6 +12,7 @@ from pathlib import Path
 from flows import stack
 from flows.errors import StackError, StageError
 from flows.stack import Addresses, Say
+from flows.stack.lock import lock_file
 from flows.starting import start
 from flows.summary import Summary, as_text
 
@@ -52,8 +53,7 @@ def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> 
 @contextmanager
 def _only_one(home: Path) -> Iterator[None]:
     """One demo at a time for a state folder: the first to end would stop the other's servers."""
-    home.mkdir(parents=True, exist_ok=True)
-    with open(home / "demo.lock", "w") as lock:
+    with lock_file(home / "demo.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

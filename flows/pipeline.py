@@ -93,6 +93,7 @@ def pipeline(
     """
     began = time.monotonic()
     log = get_run_logger()
+    stack.room.check(home())
     settling.settle(worker_lives=True)
     loaded = recipes.load(recipe)
     stack.monitor.end(loaded.name, home())  # what it learned of the old versions says nothing of the new ones
@@ -105,12 +106,12 @@ def pipeline(
     _check_both_forms(fleet, loaded.name, oracle)
     made, caught = [first], None
     with Traffic(fleet, model=loaded.name, oracle=oracle) as traffic, metric_store() as store:
-        start_ms = time.time_ns() // 1_000_000
+        start_ms = monitors.now_ms()
         with Collector(fleet, store, say=lambda fault: log.warning("%s", fault)):
             for plan in ("head", "steps"):
                 made.append(_update(run, plan, made[-1], oracle))
             time.sleep(HEALTHY_SECONDS)
-            end_ms = time.time_ns() // 1_000_000
+            end_ms = monitors.now_ms()
             detector = monitors.learn(store, loaded.name, start_ms=start_ms, end_ms=end_ms)
         _watched(loaded.name, detector)
         if drill:

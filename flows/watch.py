@@ -9,7 +9,6 @@ to do.
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +23,19 @@ from flows.errors import StageError
 from flows.rollback import RolledBack, go_back
 from flows.settings import home, victoria_url
 from flows.stack import monitor
-from monitors import Alarm, Embedded, Judgement, Listeners, MetricStore, MonitorError, Victoria, Watch, load_detector
-from serving.source import replace_file
+from flows.stack.process import write_whole
+from monitors import (
+    Alarm,
+    Embedded,
+    Judgement,
+    Listeners,
+    MetricStore,
+    MonitorError,
+    Victoria,
+    Watch,
+    load_detector,
+    now_ms,
+)
 
 INTERVAL_S = 0.5
 EVENT = "treering.anomaly.confirmed"
@@ -94,7 +104,7 @@ def watch_for_ever(model: str, *, say: Say) -> None:
         stop=threading.Event(),
         on_alarm=lambda alarm: say(str(_acted_on(alarm))),
         say=say,
-        on_first_look=lambda: replace_file(ready, json.dumps({"model": model, "pid": os.getpid()}).encode()),
+        on_first_look=lambda: write_whole(ready, json.dumps({"model": model, "pid": os.getpid()})),
     )
 
 
@@ -120,7 +130,7 @@ def _look(
     listeners = Listeners(on_alarm=on_alarm, on_judgement=tell_of_anomaly, on_fault=tell_and_look_again)
     with metric_store() as store, Watch(workers=_workers(model), store=store, listeners=listeners) as watching:
         watching.use(load_detector(detector))
-        watching.tick(now_ms=time.time_ns() // 1_000_000)
+        watching.tick(now_ms=now_ms())
         on_first_look()
         watching.run(stop, interval_s=INTERVAL_S)
 

@@ -17,6 +17,7 @@ calls normal in the next version; it is stored as flat arrays in a checkpoint, a
 come from ``sources``. Whether an alarm rolls back, and how, is decided elsewhere. Errors are in ``monitors.errors``.
 """
 
+from monitors.clock import now_ms
 from monitors.decide import Alarm, Policy, State, decide
 from monitors.detector import Detector, Judgement, Reason, fit
 from monitors.detector_file import load_detector, save_detector
@@ -63,6 +64,7 @@ __all__ = [
     "fit",
     "learn",
     "load_detector",
+    "now_ms",
     "save_detector",
     "tracks",
     "windows_at",

@@ -12,12 +12,12 @@ import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 
 from ckpt import CheckpointError
+from monitors.clock import now_ms
 from monitors.decide import Alarm, Policy
 from monitors.detector import Judgement
 from monitors.detector_file import load_detector, save_detector
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fit(options: argparse.Namespace, store: MetricStore, stop: threading.Event) -> int:
     printer = _Printer(as_json=options.json, stop=stop, until_alarm=False)
-    start_ms = time.time_ns() // 1_000_000
+    start_ms = now_ms()
     timer = threading.Timer(options.seconds, stop.set)
     timer.start()
     try:
@@ -83,7 +83,7 @@ def _fit(options: argparse.Namespace, store: MetricStore, stop: threading.Event)
             watch.run(stop, interval_s=options.interval_s)
     finally:
         timer.cancel()
-    end_ms = time.time_ns() // 1_000_000
+    end_ms = now_ms()
     span = {"span_ms": options.span_ms, "min_rows": options.min_rows}
     detector = learn(store, options.model, start_ms=start_ms, end_ms=end_ms, budget=options.budget, **span)
     root = save_detector(detector, options.out)

@@ -6,12 +6,12 @@ sample, ``treering_anomaly_score``, for dashboards. What an alarm leads to is th
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import httpx
 
+from monitors.clock import now_ms
 from monitors.decide import Alarm, Policy, State, decide
 from monitors.detector import DEFAULT_BUDGET, Detector, Judgement, fit
 from monitors.errors import MonitorError, StoreError
@@ -106,7 +106,7 @@ class Watch:
         """Tick every ``interval_s`` until ``stop`` is set."""
         while not stop.is_set():
             try:
-                self.tick(now_ms=time.time_ns() // 1_000_000)
+                self.tick(now_ms=now_ms())
             except StoreError as fault:
                 # A store that is down for a minute must not end the watch: the fault is told and the next tick tries.
                 self._listeners.on_fault(fault)

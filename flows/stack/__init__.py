@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.stack import fleet, keeper, mlflow, monitor, prefect_server, prefect_worker, victoria
+from flows.stack import fleet, keeper, mlflow, monitor, prefect_server, prefect_worker, room, victoria
 from flows.stack.environment import Addresses, choose, forget, inherited, read, required, variables
 from flows.stack.leftovers import sweep
 from flows.stack.lock import alone
@@ -32,6 +32,7 @@ __all__ = [
     "read",
     "records",
     "required",
+    "room",
     "start_worker",
     "up",
     "variables",
@@ -53,11 +54,12 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
 
     Raises:
         PortInUseError: another program listens on a usual port.
-        StackError: a server did not start; the end of its log is shown.
+        StackError: a server did not start; the end of its log is shown. Or there is no room for a stack.
     """
     with alone(home):
         if not stack_processes(home):
             sweep(home)
+        room.check(home)
         fleet.token_file(home)
         addresses = choose(home, free=free_ports, with_victoria=victoria.installed())
         if addresses.victoria is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from flows.errors import StackError
 from flows.settings import REPOSITORY
 from flows.stack.leftovers import temporary
-from flows.stack.process import STACK_VARIABLE, free_port
+from flows.stack.process import STACK_VARIABLE, free_port, write_whole
 
 DEFAULT_PORTS = {"mlflow": 5000, "prefect": 4200, "victoria-metrics": 8428}
 ADDRESSES = "addresses.json"
@@ -45,7 +45,7 @@ def choose(home: Path, *, free: bool, with_victoria: bool) -> Addresses:
         victoria=os.environ.get("TREERING_VICTORIAMETRICS_URL") or victoria,
     )
     (home / "stack").mkdir(parents=True, exist_ok=True)
-    (home / "stack" / ADDRESSES).write_text(json.dumps(asdict(addresses)))
+    write_whole(home / "stack" / ADDRESSES, json.dumps(asdict(addresses)))
     return addresses
 
 

@@ -1,7 +1,8 @@
 """One background process of the stack: started detached, remembered by pid and start time, stopped for sure.
 
 A record under ``stack/`` in the state folder says what was started; a process counts as ours only while a process
-with that pid *and* that start time lives, so that a reused pid is never signalled.
+with that pid *and* that start lives, so that a reused pid is never signalled. The start is counted in the kernel's
+ticks since the boot, not in time of day: a clock that is set makes no process look like another.
 """
 
 import json
@@ -23,6 +24,7 @@ from flows.errors import PortInUseError, StackError
 STACK_VARIABLE = "TREERING_STACK"
 START_S = 120.0
 STOP_S = 20.0
+_RECORD = ".process.json"
 LONGEST_LOG_BYTES = 16 << 20  # a longer one is put aside when its service starts again
 
 
@@ -43,7 +45,7 @@ class Record:
 
     name: str
     pid: int
-    created: float
+    started: str
     url: str
     log: str
 
@@ -51,10 +53,17 @@ class Record:
         """The living process, or None."""
         try:
             process = psutil.Process(self.pid)
-            alive = abs(process.create_time() - self.created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
+            is_it = _start_of(self.pid) == self.started and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             return None
-        return process if alive else None
+        return process if is_it else None
+
+
+def _start_of(pid: int) -> str:
+    """The boot and the tick at which a process started; proc(5), field 22 of stat."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return f"{boot} {after_name[19]}"
 
 
 def answers(url: str) -> bool:
@@ -66,9 +75,15 @@ def answers(url: str) -> bool:
 
 
 def records(home: Path) -> list[Record]:
-    """Everything that was started from this state folder and not stopped, in order of starting."""
-    found = [Record(**json.loads(file.read_text())) for file in (home / "stack").glob("*.process.json")]
-    return sorted(found, key=lambda record: record.created)
+    """Everything that was started from this state folder and not stopped, in order of starting.
+
+    A file that is no record of this version is left out: ``down`` finds its process all the same, by its environment.
+    """
+    found = []
+    for file in (home / "stack").glob(f"*{_RECORD}"):
+        with suppress(TypeError, ValueError, FileNotFoundError):
+            found.append(Record(**json.loads(file.read_text())))
+    return sorted(found, key=lambda record: int(record.started.split()[1]))
 
 
 def find(home: Path, name: str) -> Record | None:
@@ -114,12 +129,19 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
     record = Record(
         name=service.name,
         pid=process.pid,
-        created=psutil.Process(process.pid).create_time(),
+        started=_start_of(process.pid),
         url=service.url,
         log=str(log),
     )
-    (folder / f"{service.name}.process.json").write_text(json.dumps(asdict(record)))
+    write_whole(folder / f"{service.name}{_RECORD}", json.dumps(asdict(record)))
     return record
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a small file so that readers see the old text or the new one."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(file)
 
 
 def _take(name: str, port: int, home: Path) -> None:
@@ -195,13 +217,15 @@ def stop(record: Record, home: Path) -> None:
         psutil.wait_procs([process], timeout=STOP_S)
         _signal_group(record.pid, signal.SIGKILL)
         psutil.wait_procs([process], timeout=STOP_S)
-    (home / "stack" / f"{record.name}.process.json").unlink(missing_ok=True)
+    (home / "stack" / f"{record.name}{_RECORD}").unlink(missing_ok=True)
 
 
 def end_strays(home: Path) -> int:
     """End whatever processes of this stack still live, such as flow runs whose worker was killed; return how many."""
     strays = stack_processes(home)
     _end(strays)
+    for file in (home / "stack").glob(f"*{_RECORD}"):
+        file.unlink()
     return len(strays)
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,14 +62,28 @@ class Run:
     struck: list[Blow] = field(default_factory=list)
 
 
+def _is_now(moment: str, lines: Sequence[str]) -> bool:
+    """Whether the last line is what a moment begins with."""
+    words, occurrence = MOMENTS[moment]
+    return words in lines[-1] and sum(words in line for line in lines) == occurrence
+
+
+def last_word(output: str) -> str:
+    """The error that a user saw."""
+    errors = [line for line in output.splitlines() if re.match(r"\w+Error: ", line)]
+    return errors[-1][:300] if errors else f"NO CLEAR WORD: {output[-300:]}"
+
+
 class Stack:
     """A state folder with its stack, driven by the commands that a user types."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self.home = home
+        self._prefix = tuple(prefix)
         own = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
         # Log lines reach the demo's output at once, so that a blow falls in the moment that it names.
         self.environment = own | {"TREERING_HOME": str(home), "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "0.1"}
+        self.environment |= environment or {}
 
     def flows(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [*COMMAND, *arguments]
@@ -77,9 +91,9 @@ class Stack:
             command, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, check=False, timeout=300
         )
 
-    def pipeline(self, blows: Sequence[Blow] = ()) -> Run:
-        """Run the pipeline by ``flows demo``, with blows at their moments."""
-        command = [*COMMAND, "demo", "--recipe", f"recipes.{MODEL}", "--ports", "free", "--keep"]
+    def pipeline(self, blows: Sequence[Blow] = (), *, at: Mapping[str, Callable[[], object]] | None = None) -> Run:
+        """Run the pipeline by ``flows demo``, with blows, or whatever else, at their moments."""
+        command = [*self._prefix, *COMMAND, "demo", "--recipe", f"recipes.{MODEL}", "--ports", "free", "--keep"]
         process = subprocess.Popen(
             command, cwd=REPOSITORY, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -89,11 +103,13 @@ class Stack:
         for line in process.stdout:
             lines.append(line)
             for blow in blows:
-                words, occurrence = MOMENTS[blow.moment]
-                if words in line and sum(words in earlier for earlier in lines) == occurrence:
+                if _is_now(blow.moment, lines):
                     self.strike(blow.victim)
                     struck.append(blow)
                     lines.append(f"--- {blow.victim} killed ---\n")
+            for moment, act in (at or {}).items():
+                if _is_now(moment, lines):
+                    act()
         return Run(process.wait(), "".join(lines), struck)
 
     def strike(self, victim: str) -> None:

@@ -6,12 +6,11 @@ blows must. Between runs everything must be back and whole, and after the last `
 
 import argparse
 import json
-import re
 import sys
 import time
 from pathlib import Path
 
-from tests.flows.killing import MOMENTS, VICTIMS, Blow, Stack
+from tests.flows.killing import MOMENTS, VICTIMS, Blow, Stack, last_word
 
 
 def main() -> int:
@@ -42,7 +41,7 @@ def _one(stack: Stack, blow: Blow) -> dict[str, object]:
         elif run.status == 0:
             outcome = "survived"
         else:
-            row["word"] = _last_word(run.output)
+            row["word"] = last_word(run.output)
             again = stack.pipeline()
             outcome = f"failed clearly, next run {'works' if again.status == 0 else 'BAD'}: {row['word']}"
             if again.status:
@@ -53,12 +52,6 @@ def _one(stack: Stack, blow: Blow) -> dict[str, object]:
     if outcome.startswith("BAD"):
         row["output"] = run.output[-6000:]
     return row | {"outcome": outcome, "seconds": round(time.monotonic() - began)}
-
-
-def _last_word(output: str) -> str:
-    """The error that a user saw."""
-    errors = [line for line in output.splitlines() if re.match(r"\w+Error: ", line)]
-    return errors[-1][:300] if errors else f"NO CLEAR WORD: {output[-300:]}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ import psutil
 
 from flows.stack.keeper import LONGEST_PAUSE_S, STEADY_S, Try
 from flows.stack.leftovers import sweep, temporary
-from flows.stack.process import Service, find, launch, records, stack_processes, stop
+from flows.stack.process import Service, end_strays, find, launch, records, stack_processes, stop
 from registry.cache import Cache
 
 LISTEN = """
@@ -112,3 +112,15 @@ def test_a_sweep_removes_what_nobody_holds(tmp_path: Path) -> None:
         assert Path(other.name).exists()
     assert kept.is_dir()
     assert not any(path.exists() for path in (left, draft, abandoned, tmp_path / "tmp"))
+
+
+def test_a_record_of_another_version_is_left_out_and_its_process_ended(tmp_path: Path) -> None:
+    record = launch(service(tmp_path, sys.executable, "-c", "import time; time.sleep(600)"), tmp_path)
+    (tmp_path / "stack" / "a.process.json").write_text('{"name": "a", "pid": 1, "since": "yesterday"}')
+    (tmp_path / "stack" / "b.process.json").write_text('{"name":')
+
+    assert records(tmp_path) == []
+    assert end_strays(tmp_path) == 1
+
+    assert record.process() is None
+    assert not list(tmp_path.glob("stack/*.process.json"))

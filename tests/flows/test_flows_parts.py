@@ -222,7 +222,7 @@ def test_what_was_started_is_found_and_stopped(tmp_path: Path) -> None:
 def test_a_reused_pid_is_never_ours(tmp_path: Path) -> None:
     record = launch(sleeper("a", tmp_path), tmp_path)
     stop(record, tmp_path)
-    claim = {"name": "a", "url": record.url, "log": record.log, "pid": os.getpid(), "created": 1.0}
+    claim = {"name": "a", "url": record.url, "log": record.log, "pid": os.getpid(), "started": "boot 1"}
     (tmp_path / "stack" / "a.process.json").write_text(json.dumps(claim))
 
     assert find(tmp_path, "a") is None
