@@ -10,19 +10,21 @@ from collections.abc import Sequence
 
 from flows import settings, stack
 from flows.errors import FlowError
+from flows.stack import Say
 from flows.starting import start
+from flows.terminal import Terminal, say_error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when all is well, 1 on an error, 2 on a call that makes no sense."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        return int(options.run(options, Terminal(sys.stdout).say))
     except FlowError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        say_error(f"{type(error).__name__}: {error}")
         return 1
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        say_error("stopped")
         return 130
 
 
@@ -59,36 +61,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _up(options: argparse.Namespace) -> int:
-    start(settings.home(), free_ports=options.ports == "free", say=_say)
-    _say("Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/default'")
+def _up(options: argparse.Namespace, say: Say) -> int:
+    start(settings.home(), free_ports=options.ports == "free", say=say)
+    say("Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/default'")
     return 0
 
 
-def _down(_: argparse.Namespace) -> int:
-    stack.down(settings.home(), say=_say)
+def _down(_: argparse.Namespace, say: Say) -> int:
+    stack.down(settings.home(), say=say)
     return 0
 
 
-def _keep(_: argparse.Namespace) -> int:
+def _keep(_: argparse.Namespace, say: Say) -> int:
     addresses = stack.read(settings.home())
     if addresses is None:
         return _nothing_runs()
-    return stack.keeper.keep(settings.home(), addresses, say=_say)
+    return stack.keeper.keep(settings.home(), addresses, say=say)
 
 
-def _monitor(options: argparse.Namespace) -> int:
+def _monitor(options: argparse.Namespace, say: Say) -> int:
     from flows.watch import watch_for_ever  # here, so that --help answers at once
 
-    watch_for_ever(options.model, say=_say)
+    watch_for_ever(options.model, say=say)
     return 0
 
 
-def _status(options: argparse.Namespace) -> int:
+def _status(options: argparse.Namespace, say: Say) -> int:
     found = [
         {"name": record.name, "url": record.url, "pid": record.pid, "running": record.process() is not None}
         for record in stack.records(settings.home())
@@ -97,13 +95,13 @@ def _status(options: argparse.Namespace) -> int:
         print(json.dumps(found))
     else:
         for row in found:
-            _say(f"  {row['name']:<18} {'running' if row['running'] else 'ended':<8} pid {row['pid']:<8} {row['url']}")
+            say(f"  {row['name']:<18} {'running' if row['running'] else 'ended':<8} pid {row['pid']:<8} {row['url']}")
         if not found:
-            _say(f"nothing runs in {settings.home()}; start it with 'python -m flows up'")
+            say(f"nothing runs in {settings.home()}; start it with 'python -m flows up'")
     return 0 if found and all(row["running"] for row in found) else 1
 
 
-def _env(_: argparse.Namespace) -> int:
+def _env(_: argparse.Namespace, say: Say) -> int:
     addresses = stack.read(settings.home())
     if addresses is None:
         return _nothing_runs()
@@ -114,21 +112,21 @@ def _env(_: argparse.Namespace) -> int:
 
 
 def _nothing_runs() -> int:
-    print(f"nothing runs in {settings.home()}; start it with 'python -m flows up'", file=sys.stderr)
+    say_error(f"nothing runs in {settings.home()}; start it with 'python -m flows up'")
     return 1
 
 
-def _rotate_token(_: argparse.Namespace) -> int:
+def _rotate_token(_: argparse.Namespace, say: Say) -> int:
     path = stack.fleet.rotate_token(settings.home())
-    _say(f"a new control token stands in {path}; the old one is refused from now on, and nothing needs a restart")
+    say(f"a new control token stands in {path}; the old one is refused from now on, and nothing needs a restart")
     return 0
 
 
-def _demo(options: argparse.Namespace) -> int:
+def _demo(options: argparse.Namespace, say: Say) -> int:
     from flows.demo import demo  # here, so that --help answers at once
 
     summary = demo(
-        settings.home(), recipe=options.recipe, free_ports=options.ports == "free", keep=options.keep, say=_say
+        settings.home(), recipe=options.recipe, free_ports=options.ports == "free", keep=options.keep, say=say
     )
     if options.json:
         with open(options.json, "w") as file:

@@ -44,5 +44,5 @@ def ingest(recipe: str, source: str | None = None) -> Ingested:
         if not folder.is_dir():
             (work / "rows").rename(folder)
     rejected = dict(data.index.rejected)
-    log.info("%s rows from %s, rejected %s, content %s", len(data), source or "the shipped data", rejected, data.digest)
+    log.info("%s rows from %s, rejected: %s", len(data), source or "the shipped data", rejected or "none")
     return Ingested(folder=str(folder), digest=data.digest, rows=len(data), rejected=rejected)

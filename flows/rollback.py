@@ -16,6 +16,7 @@ from prefect.runtime import flow_run
 import registry
 from flows import fleets
 from flows.errors import StackError, StageError
+from flows.summary import short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ def rollback(
     if not model or not suspect:
         raise ValueError(f"rollback needs model and suspect, or an event that holds them; found {event or 'neither'}")
     done = go_back(model, suspect=suspect, reason=reason, flow_run=str(flow_run.id) if flow_run.id else None)
-    get_run_logger().info("%s of %s after %.2f s: %s", done.action, suspect, done.seconds, reason)
+    done_words = f"back at version {done.live_version}" if done.action == "rollback" else "nothing to do"
+    get_run_logger().info("%s after %.2f s, for %s: %s", done_words, done.seconds, short(suspect), reason)
     return done
 
 

@@ -146,6 +146,11 @@ def sentences(summary: Summary) -> Sequence[str]:
     return [*lines, f"{summary.seconds:.0f} s in all."]
 
 
+def short(root: str) -> str:
+    """A root for people: enough of it to tell two apart."""
+    return f"{root[:19]}…"
+
+
 def as_metrics(summary: Summary) -> dict[str, float]:
     """Numbers for MLflow: ``v2_patch_ratio``, ``drill_detection_seconds``, …"""
     metrics: dict[str, float] = {"seconds": summary.seconds, "checked_answers": float(summary.checked_answers)}

@@ -15,6 +15,7 @@ import ingest as ingestion
 import recipes
 import registry
 from flows.settings import home
+from flows.summary import short
 
 HELD_OUT = 0.1
 REPORTS = 10  # progress lines in a training
@@ -84,7 +85,7 @@ def share_cores() -> None:
 def _saved(name: str, model: torch.nn.Module, *, plan: str, figures: dict[str, float], run_id: str) -> Trained:
     folder = home() / "runs" / name / run_id
     manifest = ckpt.save(dict(model.state_dict()), folder, metadata={"mlflow_run": run_id})
-    get_run_logger().info("trained by plan '%s': %s, root %s", plan, shown(figures), manifest.root)
+    get_run_logger().info("trained by plan '%s': %s, %s", plan, shown(figures), short(manifest.root))
     return Trained(folder=str(folder), root=manifest.root, plan=plan, figures=figures, run_id=run_id)
 
 
@@ -94,7 +95,7 @@ def shown(figures: dict[str, float]) -> str:
 
 
 class _Reporter:
-    """Tells of every tenth of a training: a bar in the log, a progress artifact, two metrics."""
+    """Tells of every tenth of a training: a line in the log, a progress artifact, two metrics."""
 
     def __init__(self, server: registry.Server, run_id: str, plan: str) -> None:
         self._server, self._run_id, self._plan = server, run_id, plan
@@ -107,9 +108,8 @@ class _Reporter:
         if step.step % max(1, step.steps // REPORTS) and step.step != step.steps:
             return
         share = step.step / step.steps
-        bar = "█" * round(20 * share) + "░" * (20 - round(20 * share))
         self._log.info(
-            "train %-6s %s %3.0f %%  loss %.4f  accuracy %.3f", self._plan, bar, 100 * share, step.loss, step.accuracy
+            "train %-6s %3.0f %%  loss %.4f  accuracy %.3f", self._plan, 100 * share, step.loss, step.accuracy
         )
         update_progress_artifact(self._artifact, 100 * share)
         self._server.log(self._run_id, metrics={"loss": step.loss, "accuracy": step.accuracy}, step=step.step)

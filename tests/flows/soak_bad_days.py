@@ -2,14 +2,13 @@
 
 full disk   the state folder's disk fills up in the middle of a run, and is freed again
 no shm      no /dev/shm
-clock       the time of day jumps back an hour while the fleet is watched (libfaketime; monotonic clocks go on)
+clock       the time of day jumps back an hour while the fleet is watched (day.c; monotonic clocks go on)
 odd path    a state folder with spaces and letters beyond ASCII
 
 Needs root for the first two. Each prints ``works``, or the word that a user sees, followed by what the next run does.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from tests.flows.killing import Stack, last_word
 
-FAKE_TIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
+DAY = Path(__file__).with_name("day.c")
 
 
 def main() -> int:
@@ -65,10 +64,10 @@ def clock(folder: Path) -> str:
     """The hour repeats after v3 went live: the drill must be caught all the same."""
     folder.mkdir(parents=True)
     offset = folder / "offset"
-    offset.write_text("+0")
-    fake = {"LD_PRELOAD": FAKE_TIME, "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1"}
-    stack = Stack(folder, environment={**fake, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"})
-    return _ended(stack, at={"healthy": lambda: _write(offset, "-3600")})
+    library = folder / "day.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(DAY), "-ldl"], check=True)
+    stack = Stack(folder, environment={"LD_PRELOAD": str(library), "DAY_OFFSET": str(offset)})
+    return _ended(stack, at={"healthy": lambda: offset.write_text("-3600")})
 
 
 def odd_path(folder: Path) -> str:
@@ -100,10 +99,6 @@ def _ended(
     return f"{before}works"
 
 
-def _write(file: Path, text: str) -> None:
-    file.write_text(text)
-
-
 @contextmanager
 def _mounted(folder: Path, options: str) -> Iterator[None]:
     folder.mkdir(parents=True)
@@ -115,5 +110,4 @@ def _mounted(folder: Path, options: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    os.environ.pop("LD_PRELOAD", None)
     sys.exit(main())
