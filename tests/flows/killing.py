@@ -35,6 +35,7 @@ MOMENTS = {
     "train-2": ("for flow 'train'", 2),
     "release-2": ("for flow 'release'", 2),
     "deploy-2": ("for flow 'deploy'", 2),
+    "train-3": ("for flow 'train'", 3),
     "healthy": ("is live on", 3),
     "drill-train": ("for flow 'train'", 4),
     "drill-release": ("for flow 'release'", 4),
