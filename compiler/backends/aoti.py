@@ -13,6 +13,7 @@ Measured on torch 2.13, each a reason for a line below:
 
 import os
 import platform
+import shlex
 import shutil
 import tempfile
 import threading
@@ -91,7 +92,7 @@ class AotiBackend:
         shapes = tuple(
             {axis: dims[dim] for axis, dim in enumerate(spec.dims) if dim is not None} for spec in definition.inputs
         )
-        with _scratch() as folder, _environment(TORCHINDUCTOR_CACHE_DIR=str(folder / "cache")):
+        with _scratch() as scratch, _plain(scratch) as folder, _environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/cache"):
             package = _compile(_ConstantsOutside(definition), inputs, shapes, folder / "package.pt2")
         found = set(_open(package).get_constant_fqns())
         expected = {_constant_name(index) for index in range(len(definition.constants))}
@@ -206,6 +207,19 @@ def _scratch() -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX) as folder:
         yield Path(folder)
+
+
+@contextmanager
+def _plain(folder: Path) -> Iterator[Path]:
+    """A path of the folder without spaces or the like: Inductor gives its paths to the C++ compiler unquoted."""
+    if shlex.quote(str(folder)) == str(folder):
+        yield folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

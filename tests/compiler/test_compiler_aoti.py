@@ -3,6 +3,7 @@
 import os
 import pickle
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import shared_memory
@@ -288,3 +289,16 @@ def test_nothing_is_unpickled_from_folder_to_answer(
     listening = False
 
     assert len(found) == 1
+
+
+def test_a_temporary_folder_with_spaces_and_other_letters_builds_and_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "Größe & Maß, 年輪"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+    program = compiler.compile(nn.Linear(3, 2).eval(), (torch.randn(3, 3),), backend="aoti")
+
+    assert program.backend == "aoti"
+    assert list(folder.iterdir()) == []
