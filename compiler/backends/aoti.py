@@ -72,6 +72,13 @@ class AotiBackend:
                 reason=f"torch {torch_version()} has no option {', '.join(unknown)}, so its code could not be pinned",
                 next_step="Use torch 2.13, or backend='eager'.",
             )
+        if not _is_plain(Path(torch.__file__)):
+            raise BackendRefusedError(
+                backend="aoti",
+                reason=f"torch is installed in '{Path(torch.__file__).parent}', and Inductor cannot compile against a "
+                "path with spaces or quotes",
+                next_step="Install into another folder, or use backend='eager'.",
+            )
         compiler = os.environ.get("CXX", "g++")
         if shutil.which(compiler) is None:
             raise BackendRefusedError(
@@ -212,7 +219,7 @@ def _scratch() -> Iterator[Path]:
 @contextmanager
 def _plain(folder: Path) -> Iterator[Path]:
     """A path of the folder without spaces or the like: Inductor gives its paths to the C++ compiler unquoted."""
-    if shlex.quote(str(folder)) == str(folder):
+    if _is_plain(folder):
         yield folder
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -220,6 +227,10 @@ def _plain(folder: Path) -> Iterator[Path]:
         yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
     finally:
         os.close(descriptor)
+
+
+def _is_plain(path: Path) -> bool:
+    return shlex.split(str(path)) == [str(path)]
 
 
 @contextmanager

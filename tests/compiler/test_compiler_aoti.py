@@ -302,3 +302,10 @@ def test_a_temporary_folder_with_spaces_and_other_letters_builds_and_loads(
 
     assert program.backend == "aoti"
     assert list(folder.iterdir()) == []
+
+
+def test_torch_in_a_path_with_spaces_is_refused_before_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/home/me/my clone/.venv/torch/__init__.py")
+
+    with pytest.raises(compiler.BackendRefusedError, match=r"torch is installed in '/home/me/my clone/.venv/torch'"):
+        compiler.compile(nn.Linear(3, 2).eval(), (torch.randn(3, 3),), backend="aoti")
