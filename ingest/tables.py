@@ -35,7 +35,8 @@ def read_csv(path: str | Path, *, columns: int) -> Iterator[NDArray[Any]]:
     path = Path(path)
     if not path.is_file():
         raise SourceNotFoundError(path)
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", errors="replace") as file:  # what is no text costs its own row
         lines = (line.strip() for line in file)
         wanted = (line for line in lines if line)
         while block := list(itertools.islice(wanted, BLOCK_ROWS)):

@@ -192,6 +192,16 @@ def test_csv_cells_that_are_no_numbers_cost_their_row_only(tmp_path: Path) -> No
     assert [rejected["row"] for rejected in rejects(tmp_path / "data")] == [1, 2, 4]
 
 
+def test_csv_bytes_that_are_no_text_cost_their_row_only(tmp_path: Path) -> None:
+    source = tmp_path / "numbers.csv"
+    source.write_bytes(b"1,2,0\n3,\x80\x05,1\n6,7,2\n")
+
+    (block,) = ingest.read_csv(source, columns=3)
+
+    assert [block[row].tolist() for row in (0, 2)] == [[1.0, 2.0, 0.0], [6.0, 7.0, 2.0]]
+    assert isinstance(block[1][1], str)
+
+
 def test_a_missing_source_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ingest.SourceNotFoundError, match=r"nowhere\.csv"):
         next(ingest.read_csv(tmp_path / "nowhere.csv", columns=3))
