@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from flows import settings, stack
 from flows.errors import FlowError
@@ -49,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     actions = token.add_subparsers(required=True, metavar="ACTION")
     rotate = actions.add_parser("rotate", help="replace it; whoever knows the old one is refused from now on")
     rotate.set_defaults(run=_rotate_token)
+    guard = commands.add_parser("guard", help="which processes are guarded, and what was refused in them")
+    guard.add_argument("--json", action="store_true", help="print one JSON object")
+    guard.set_defaults(run=_guard)
     demo = commands.add_parser("demo", help="run the whole pipeline and show what it measured")
     demo.add_argument("--recipe", default="recipes.mnist", help="the recipe's module (default: %(default)s)")
     demo.add_argument("--keep", action="store_true", help="leave the stack running")
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(options: argparse.Namespace, say: Say) -> int:
+    stack.guard.arm(str(settings.home()), "flows")
     start(settings.home(), free_ports=options.ports == "free", say=say)
     say("Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/default'")
     return 0
@@ -122,7 +127,24 @@ def _rotate_token(_: argparse.Namespace, say: Say) -> int:
     return 0
 
 
+def _guard(options: argparse.Namespace, say: Say) -> int:
+    standings, findings = stack.guard.standings(settings.home()), stack.guard.findings(settings.home())
+    if options.json:
+        print(
+            json.dumps({"processes": [asdict(row) for row in standings], "findings": [asdict(row) for row in findings]})
+        )
+    else:
+        for row in standings:
+            word = {True: "armed", False: "NOT ARMED", None: "–"}[row.armed]
+            say(f"  {row.role:<18} pid {row.pid:<8} {word:<10} {row.command[:36]}")
+        for finding in findings:
+            say(f"  {finding}")
+        say(f"{len(standings)} processes, {len(findings)} findings")
+    return 1 if findings or any(row.armed is False for row in standings) else 0
+
+
 def _demo(options: argparse.Namespace, say: Say) -> int:
+    stack.guard.arm(str(settings.home()), "flows")
     from flows.demo import demo  # here, so that --help answers at once
 
     summary = demo(

@@ -5,13 +5,14 @@ Real servers and real processes; what the demo shows is what ``prefect deploymen
 
 import fcntl
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from flows import stack
 from flows.errors import StackError, StageError
-from flows.stack import Addresses, Say
+from flows.stack import Addresses, Say, guard
 from flows.stack.lock import lock_file
 from flows.starting import start
 from flows.summary import Summary, as_text
@@ -32,18 +33,21 @@ def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> 
 
     Raises:
         StageError: the pipeline did not end well.
+        GuardError: a process unpickled, or reached for another machine.
         StackError: a server did not start, or another demo runs in this state folder.
     """
+    began = time.monotonic()
     with _only_one(home):
         try:
             say("Starting the stack")
             addresses = start(home, free_ports=free_ports, say=say)
             summary = _run(home, addresses, recipe=recipe, say=say)
+            guarded = guard.account(home, addresses, since=began)
         finally:
             if not keep:
                 say("Stopping the stack (KEEP=1 leaves it running)")
                 stack.down(home, say=say)
-    say(f"\n{as_text(summary)}\n")
+    say(f"\n{as_text(summary)}\n{guarded}\n")
     if keep:
         say("The stack is running; 'python -m flows down' (make down) stops it:")
         _say_addresses(home, addresses, say)

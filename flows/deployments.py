@@ -7,6 +7,7 @@ templates first.
 import asyncio
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 
 from prefect import get_client
@@ -19,8 +20,11 @@ from flows.settings import REPOSITORY
 from flows.stack.prefect_worker import POOL
 
 
-def register() -> None:
+def register(environment: Mapping[str, str]) -> None:
     """Make the pool if it is not there, and deploy everything; doing it again changes nothing.
+
+    Args:
+        environment: Of the process that deploys.
 
     Raises:
         StackError: Prefect refused; its words are shown.
@@ -32,6 +36,7 @@ def register() -> None:
         capture_output=True,
         text=True,
         check=False,
+        env=dict(environment),
     )
     if done.returncode != 0:
         raise StackError(

@@ -6,10 +6,13 @@
     │   └── MissingProgramError a program that is not installed
     ├── GateError               figures below what the recipe asks for
     ├── WrongAnswerError        an answer that is not the offline answer of the version it names
+    ├── GuardError              a process of the stack did what none of them does
     └── StageError              a stage of the pipeline that did not end as it must
 
 Each says the thing, what was found, what was expected and what to do next; the facts are attributes.
 """
+
+from collections.abc import Sequence
 
 
 class FlowError(Exception):
@@ -55,6 +58,17 @@ class GateError(FlowError):
 
 class WrongAnswerError(FlowError):
     """A worker answered with something else than the version it names computes offline."""
+
+
+class GuardError(FlowError):
+    """The guards recorded a refusal or a connection to another machine, or a process has no guard."""
+
+    def __init__(self, findings: Sequence[str]) -> None:
+        super().__init__(
+            f"the guards found {len(findings)}, expected nothing: {'; '.join(findings[:5])}. 'python -m flows guard' "
+            "shows all; docs/decisions/0006-the-guard.md says what it means.",
+            findings=tuple(findings),
+        )
 
 
 class StageError(FlowError):

@@ -19,6 +19,6 @@ def start(home: Path, *, free_ports: bool, say: Say) -> Addresses:
     os.environ.update(stack.variables(home, addresses))
     from flows import deployments, settling  # Prefect reads its settings when it is imported: only now are they right
 
-    deployments.register()
+    deployments.register(stack.inherited(home, addresses))
     stack.start_worker(home, addresses, before=lambda: settling.settle(worker_lives=False), say=say)
     return addresses

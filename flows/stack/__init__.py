@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.stack import fleet, keeper, mlflow, monitor, prefect_server, prefect_worker, room, victoria
+from flows.stack import fleet, guard, keeper, mlflow, monitor, prefect_server, prefect_worker, room, victoria
 from flows.stack.environment import Addresses, choose, forget, inherited, read, required, variables
 from flows.stack.leftovers import sweep
 from flows.stack.lock import alone
@@ -26,6 +26,7 @@ __all__ = [
     "Record",
     "down",
     "fleet",
+    "guard",
     "inherited",
     "keeper",
     "monitor",
@@ -59,6 +60,7 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
     with alone(home):
         if not stack_processes(home):
             sweep(home)
+            guard.clear(home)
         room.check(home)
         fleet.token_file(home)
         addresses = choose(home, free=free_ports, with_victoria=victoria.installed())

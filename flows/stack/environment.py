@@ -12,11 +12,13 @@ from pathlib import Path
 
 from flows.errors import StackError
 from flows.settings import REPOSITORY
+from flows.stack.hook.sitecustomize import ROLE_VARIABLE
 from flows.stack.leftovers import temporary
 from flows.stack.process import STACK_VARIABLE, free_port, write_whole
 
 DEFAULT_PORTS = {"mlflow": 5000, "prefect": 4200, "victoria-metrics": 8428}
 ADDRESSES = "addresses.json"
+HOOK = Path(__file__).resolve().parent / "hook"  # docs/decisions/0006-the-guard.md
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,9 @@ def variables(home: Path, addresses: Addresses) -> dict[str, str]:
         "PREFECT_API_URL": addresses.prefect,
         "PREFECT_HOME": str(home / "prefect"),
         **victoria,
+        # Prefect keeps the exception of each failed run in its storage, as a pickle unless told otherwise.
+        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "DO_NOT_TRACK": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -91,10 +96,21 @@ def variables(home: Path, addresses: Addresses) -> dict[str, str]:
 
 
 def inherited(home: Path, addresses: Addresses, **more: str) -> Mapping[str, str]:
-    """The environment of a process of the stack: the caller's, the stack's variables, its own, this Python first."""
+    """The environment of a process of the stack: the caller's, the stack's, its own; this Python first, guarded."""
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    python_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    own = {STACK_VARIABLE: str(home), "PATH": path, "PYTHONPATH": python_path, "TMPDIR": str(temporary(home))}
+    own = {
+        STACK_VARIABLE: str(home),
+        ROLE_VARIABLE: "flows",
+        "PATH": path,
+        "PYTHONPATH": _python_path(),
+        "TMPDIR": str(temporary(home)),
+    }
     # What Prefect tells a flow run's process about its run is not for what that process starts.
     caller = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
     return {**caller, **variables(home, addresses), **own, **more}
+
+
+def _python_path() -> str:
+    """The guard before anything else, this checkout, the caller's own."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([str(HOOK), str(REPOSITORY), *filter(None, given)]))

@@ -20,6 +20,7 @@ import httpx
 import psutil
 
 from flows.errors import PortInUseError, StackError
+from flows.stack.hook.sitecustomize import ROLE_VARIABLE
 
 STACK_VARIABLE = "TREERING_STACK"
 START_S = 120.0
@@ -122,7 +123,7 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=dict(service.environment),
+            env={**service.environment, ROLE_VARIABLE: service.name},
             start_new_session=True,
         )
     process.returncode = 0  # it outlives this program on purpose: nobody is to wait for it, or to complain

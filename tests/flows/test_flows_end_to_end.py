@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,11 @@ import pytest
 
 import ckpt
 import registry
+from flows.stack import guard
 from registry.server import Server
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
+HOSTILE = REPOSITORY / "tests" / "flows" / "hostile"
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
@@ -45,6 +48,19 @@ class Stack:
         answer.raise_for_status()
         return answer.json()
 
+    def get(self, path: str) -> Any:
+        return httpx.get(f"{self.environment['PREFECT_API_URL']}{path}", timeout=30.0).raise_for_status().json()
+
+    def ended(self, run_id: str, *, timeout_s: float = 200.0) -> Any:
+        """A flow run, once it has ended."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            run = self.get(f"/flow_runs/{run_id}")
+            if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
+                return run
+            time.sleep(0.5)
+        pytest.fail(f"flow run {run_id} has not ended after {timeout_s} s: {run['state_type']}")
+
     @property
     def server(self) -> Server:
         return Server(uri=self.environment["MLFLOW_TRACKING_URI"], home=self.home)
@@ -59,7 +75,7 @@ def variables(text: str) -> dict[str, str]:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     home = tmp_path_factory.mktemp("home")
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_", "TREERING_"))}
-    environment = {**own, "TREERING_HOME": str(home)}
+    environment = {**own, "TREERING_HOME": str(home), "PYTHONPATH": str(HOSTILE)}
     command = [sys.executable, "-m", "flows"]
     demo = [
         *command,
@@ -254,6 +270,153 @@ def test_a_wrong_request_is_told_what_is_wrong(stack: Stack) -> None:
     assert answer.status_code == 400
     assert "12" in answer.json()["error"]
     assert "13" in answer.json()["error"]
+
+
+# --- the guard: docs/decisions/0006-the-guard.md ----------------------------------------------------------------------
+
+
+def test_the_demo_ran_without_unpickling_or_leaving_the_machine(stack: Stack) -> None:
+    (line,) = [line for line in stack.output.splitlines() if "processes guarded" in line]
+
+    count, words = line.split(" ", 1)
+
+    assert int(count) >= 8
+    assert words == "processes guarded: 0 unpickled, 0 connections to other machines."
+
+
+def test_what_prefect_keeps_of_failed_runs_is_no_pickle(stack: Stack) -> None:
+    done = stack.run(sys.executable, "-c", MISUSES["missing data file"][0])
+    assert done.returncode == 1
+
+    kept = [file.read_text() for file in (stack.home / "prefect" / "storage").iterdir()]
+
+    assert len(kept) >= 1
+    assert all("__exc_type__" in text for text in kept), "an exception as JSON; a pickle would stand here in base64"
+
+
+def test_every_living_python_process_is_armed(stack: Stack) -> None:
+    done = stack.flows("guard", "--json")
+    told = {row["pid"]: row for row in json.loads(done.stdout)["processes"]}
+
+    living = [process for process in psutil.process_iter() if _environment(process) == str(stack.home)]
+
+    armed = stack.home / "stack" / "guard" / "armed"
+    assert {process.pid for process in living} == set(told)
+    for process in living:
+        if Path(process.exe()).name.startswith("python"):
+            line = json.loads((armed / f"{process.pid}.json").read_text())
+            assert line["pid"] == process.pid
+            assert told[process.pid]["armed"] is True
+    assert {"mlflow", "prefect", "prefect-worker", "fleet-wine"} <= {row["role"] for row in told.values()}
+    ended = [json.loads(file.read_text()) for file in armed.iterdir()]
+    assert any("prefect.engine" in line["argv"] for line in ended), "the pipeline's own process was"
+
+
+def test_a_process_of_each_kind_refuses_to_unpickle(stack: Stack) -> None:
+    """What has the very environment of a living process meets the same guard."""
+    kinds = {row.role: psutil.Process(row.pid) for row in guard.standings(stack.home) if row.armed}
+    assert len(kinds) >= 4
+
+    for role, process in kinds.items():
+        command = [process.exe(), "-c", "import pickle; pickle.loads(b'cos\\nsystem\\n.')"]
+        done = subprocess.run(
+            command, env=process.environ(), cwd=process.cwd(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert f"RefusedError: {role} (process" in done.stderr
+
+
+ACTS = {
+    "unpickle": ("recipe_on_request", "pickle.find_class", "recipe_on_request.py"),
+    "unmarshal": ("recipe_on_request", "marshal.loads", "recipe_on_request.py"),
+    "stored-result": ("recipe_on_request", "pickle.find_class", "prefect/serializers.py"),
+    "": ("recipe_that_unpickles", "pickle.find_class", "recipe_that_unpickles.py"),
+}
+
+
+def test_a_flow_run_that_would_unpickle_is_refused_and_recorded(stack: Stack) -> None:
+    """On the real worker, in the engine's own process; the runs go side by side."""
+    deployment = stack.get("/deployments/name/ingest/default")
+    asked_at = time.monotonic()
+
+    runs = {
+        act: stack.api(
+            f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"recipe": recipe, "source": act}}
+        )
+        for act, (recipe, _, _) in ACTS.items()
+    }
+    ended = {act: stack.ended(run["id"]) for act, run in runs.items()}
+
+    found = guard.findings(stack.home, since=asked_at)
+    for act, (_, event, file) in ACTS.items():
+        assert ended[act]["state_type"] == "FAILED", act
+        assert any(item.event == event and any(file in line for line in item.stack) for item in found), act
+    assert {item.role for item in found} == {"prefect-worker"}
+    assert not (stack.home / "marker").exists()
+    told = stack.flows("guard")
+    assert told.returncode == 1
+    assert "prefect-worker (process" in told.stdout
+
+
+PT_FILES = """
+import json, os, sys, torch
+from pathlib import Path
+import ckpt, ingest, monitors, registry
+from flows.deploy import deploy
+from flows.ingest import ingest as take
+from flows.release import release
+from flows.train import train
+from flows.watch import watch
+
+home = Path(sys.argv[1])
+
+class Payload:
+    def __reduce__(self):
+        return os.mkdir, (str(home / "marker"),)
+
+place = home / "weights.pt"
+torch.save({"weights": Payload()}, place)
+beside = home / "a-folder"
+beside.mkdir()
+torch.save({"weights": Payload()}, beside / "manifest.pb")
+dataset = take("recipes.wine").folder
+calls = {
+    "a start of training": lambda place: train("recipes.wine", dataset, start=place),
+    "weights to release": lambda place: release("recipes.wine", dataset, place, backend="eager"),
+    "a source of rows": lambda place: take("recipes.wine", source=place),
+    "a data set": lambda place: train("recipes.wine", place),
+    "a detector": lambda place: watch("wine", place, seconds=1),
+}
+told = {}
+for name, call in calls.items():
+    for path in (place, beside):
+        try:
+            call(str(path))
+        except Exception as error:
+            told[f"{name}: {path.name}"] = f"{type(error).__name__}: {error}"
+print(json.dumps(told))
+"""
+
+
+def test_a_pt_file_is_taken_for_nothing(stack: Stack) -> None:
+    """Without a guard: nothing of ours would unpickle it anyway."""
+    done = stack.run(sys.executable, "-c", PT_FILES, str(stack.home))
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert {name: words.split(":")[0] for name, words in told.items()} == {
+        "a start of training: weights.pt": "NotACheckpointError",
+        "a start of training: a-folder": "FormatError",
+        "weights to release: weights.pt": "NotACheckpointError",
+        "weights to release: a-folder": "FormatError",
+        "a source of rows: weights.pt": "AllRowsRejectedError",
+        "a source of rows: a-folder": "SourceNotFoundError",
+        "a data set: weights.pt": "DatasetNotFoundError",
+        "a data set: a-folder": "DatasetNotFoundError",
+        "a detector: weights.pt": "NotACheckpointError",
+        "a detector: a-folder": "FormatError",
+    }
+    assert not (stack.home / "marker").exists()
 
 
 # --- what a person sees, in a real browser ----------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""A folder for ``PYTHONPATH``: Python runs its ``sitecustomize`` at the start of each process of the stack."""
