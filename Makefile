@@ -25,8 +25,8 @@ $(STAMP): requirements.lock requirements.bare.lock
 system-deps:  ## with SYSTEM_DEPS=1 and root: install what is missing; otherwise say what is missing
 	@bash deploy/system-deps.sh
 
-demo: $(STAMP) system-deps  ## run the whole pipeline and show what it measured (KEEP=1 leaves the stack running)
-	$(BIN)/python -m flows demo --ports $(PORTS) $(if $(KEEP),--keep)
+demo: $(STAMP) system-deps  ## run the whole pipeline and show what it measured (KEEP=1, RECIPES="recipes.mnist recipes.minilm")
+	$(BIN)/python -m flows demo $(RECIPES:%=--recipe %) --ports $(PORTS) $(if $(KEEP),--keep)
 
 up: $(STAMP) system-deps  ## start the local stack
 	$(BIN)/python -m flows up --ports $(PORTS)

@@ -8,10 +8,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from flows import settings, stack
 from flows.errors import FlowError
 from flows.stack import Say
+from flows.standing import as_line, standing
 from flows.starting import start
 from flows.terminal import Terminal, say_error
 
@@ -54,9 +56,14 @@ def _parser() -> argparse.ArgumentParser:
     guard.add_argument("--json", action="store_true", help="print one JSON object")
     guard.set_defaults(run=_guard)
     demo = commands.add_parser("demo", help="run the whole pipeline and show what it measured")
-    demo.add_argument("--recipe", default="recipes.mnist", help="the recipe's module (default: %(default)s)")
+    demo.add_argument(
+        "--recipe",
+        action="append",
+        metavar="MODULE",
+        help="the recipe's module (default: recipes.mnist); give it again for pipelines side by side",
+    )
     demo.add_argument("--keep", action="store_true", help="leave the stack running")
-    demo.add_argument("--json", metavar="FILE", help="write the summary there too")
+    demo.add_argument("--json", metavar="FILE", help="write the summary there too; a list of them for several recipes")
     demo.set_defaults(run=_demo)
     for command in (up, demo):
         command.add_argument(
@@ -92,17 +99,27 @@ def _monitor(options: argparse.Namespace, say: Say) -> int:
 
 
 def _status(options: argparse.Namespace, say: Say) -> int:
-    found = [
-        {"name": record.name, "url": record.url, "pid": record.pid, "running": record.process() is not None}
-        for record in stack.records(settings.home())
+    home = settings.home()
+    found: list[dict[str, Any]] = [
+        {
+            "name": record.name,
+            "url": record.url,
+            "pid": record.pid,
+            "running": record.process() is not None,
+            "serves": standing(record, home),
+        }
+        for record in stack.records(home)
     ]
     if options.json:
         print(json.dumps(found))
     else:
         for row in found:
             say(f"  {row['name']:<18} {'running' if row['running'] else 'ended':<8} pid {row['pid']:<8} {row['url']}")
+        for row in found:
+            if row["serves"]:
+                say(f"  {as_line(row['serves'])}")
         if not found:
-            say(f"nothing runs in {settings.home()}; start it with 'python -m flows up'")
+            say(f"nothing runs in {home}; start it with 'python -m flows up'")
     return 0 if found and all(row["running"] for row in found) else 1
 
 
@@ -147,12 +164,15 @@ def _demo(options: argparse.Namespace, say: Say) -> int:
     stack.guard.arm(str(settings.home()), "flows")
     from flows.demo import demo  # here, so that --help answers at once
 
-    summary = demo(
-        settings.home(), recipe=options.recipe, free_ports=options.ports == "free", keep=options.keep, say=say
-    )
+    recipes = list(dict.fromkeys(options.recipe or ["recipes.mnist"]))
+    free_ports = options.ports == "free"
+    summaries = [
+        summary.as_dict()
+        for summary in demo(settings.home(), recipes=recipes, free_ports=free_ports, keep=options.keep, say=say)
+    ]
     if options.json:
         with open(options.json, "w") as file:
-            json.dump(summary.as_dict(), file, indent=1)
+            json.dump(summaries if len(recipes) > 1 else summaries[0], file, indent=1)
     return 0
 
 

@@ -6,7 +6,7 @@ Real servers and real processes; what the demo shows is what ``prefect deploymen
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,21 +18,21 @@ from flows.starting import start
 from flows.summary import Summary, as_text
 
 
-def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> Summary:
-    """Run the pipeline from nothing to its summary.
+def demo(home: Path, *, recipes: Sequence[str], free_ports: bool, keep: bool, say: Say) -> list[Summary]:
+    """Run the pipeline from nothing to its summary, side by side for each of some recipes.
 
     Args:
         home: The state folder.
-        recipe: The recipe's module.
+        recipes: Their modules.
         free_ports: Take free ports instead of the usual ones.
         keep: Leave the stack running.
         say: Hears every line.
 
     Returns:
-        The summary, as the pipeline wrote it.
+        The summaries, as the pipelines wrote them.
 
     Raises:
-        StageError: the pipeline did not end well.
+        StageError: a pipeline did not end well.
         GuardError: a process unpickled, or reached for another machine.
         StackError: a server did not start, or another demo runs in this state folder.
     """
@@ -41,17 +41,20 @@ def demo(home: Path, *, recipe: str, free_ports: bool, keep: bool, say: Say) -> 
         try:
             say("Starting the stack")
             addresses = start(home, free_ports=free_ports, say=say)
-            summary = _run(home, addresses, recipe=recipe, say=say)
+            summaries = _run(home, addresses, recipes=recipes, say=say)
             guarded = guard.account(home, addresses, since=began)
         finally:
             if not keep:
                 say("Stopping the stack (KEEP=1 leaves it running)")
                 stack.down(home, say=say)
-    say(f"\n{as_text(summary)}\n{guarded}\n")
+    for summary in summaries:
+        title = f"{summary.model}\n" if len(summaries) > 1 else ""
+        say(f"\n{title}{as_text(summary)}\n")
+    say(f"{guarded}\n")
     if keep:
         say("The stack is running; 'python -m flows down' (make down) stops it:")
         _say_addresses(home, addresses, say)
-    return summary
+    return summaries
 
 
 @contextmanager
@@ -67,20 +70,31 @@ def _only_one(home: Path) -> Iterator[None]:
         yield
 
 
-def _run(home: Path, addresses: Addresses, *, recipe: str, say: Say) -> Summary:
+def _run(home: Path, addresses: Addresses, *, recipes: Sequence[str], say: Say) -> list[Summary]:
     from flows import following  # imports Prefect, whose settings are right only since the stack was started
 
     _say_addresses(home, addresses, say)
-    say("Running deployment 'pipeline/default'")
-    finished = following.run("pipeline/default", {"recipe": recipe}, say=say)
-    if finished.state is None or not finished.state.is_completed():
-        raise StageError(
-            f"the pipeline ended as {finished.state_name}: {finished.state.message if finished.state else ''} "
-            f"See {addresses.prefect_ui}/runs/flow-run/{finished.id} with KEEP=1, or the log of the Prefect worker in "
-            f"{home / 'stack'}."
-        )
-    (path,) = (home / "runs").glob(f"*/pipeline-{finished.id}/summary.json")
-    return Summary.from_dict(json.loads(path.read_text()))
+    say(f"Running deployment 'pipeline/default' for {', '.join(recipes)}")
+    says = [_labelled(recipe, say) for recipe in recipes] if len(recipes) > 1 else [say]
+    runs = [({"recipe": recipe}, own) for recipe, own in zip(recipes, says, strict=True)]
+    finished = following.run_all("pipeline/default", runs)
+    failures = [
+        f"the pipeline of {recipe} ended as {run.state_name}: {run.state.message if run.state else ''} See "
+        f"{addresses.prefect_ui}/runs/flow-run/{run.id} with KEEP=1, or the log of the Prefect worker in "
+        f"{home / 'stack'}."
+        for recipe, run in zip(recipes, finished, strict=True)
+        if run.state is None or not run.state.is_completed()
+    ]
+    if failures:
+        raise StageError("\n".join(failures))
+    paths = [path for run in finished for path in (home / "runs").glob(f"*/pipeline-{run.id}/summary.json")]
+    return [Summary.from_dict(json.loads(path.read_text())) for path in paths]
+
+
+def _labelled(recipe: str, say: Say) -> Say:
+    """Says lines with the end of the recipe's name before them."""
+    label = recipe.rpartition(".")[2]
+    return lambda line: say(f"{label:<8}{line}")
 
 
 def _say_addresses(home: Path, addresses: Addresses, say: Say) -> None:

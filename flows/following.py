@@ -1,7 +1,7 @@
-"""Start a deployment and follow it in a terminal: its log as it comes, and how it ended."""
+"""Start runs of a deployment and follow them in a terminal: their logs as they come, and how they ended."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -26,18 +26,21 @@ PAGE = 200
 Say = Callable[[str], None]
 
 
-def run(deployment: str, parameters: dict[str, Any], *, say: Say) -> FlowRun:
-    """Run a deployment to its end; its parent's and subflows' log lines go to ``say``.
+def run_all(deployment: str, runs: Sequence[tuple[dict[str, Any], Say]]) -> list[FlowRun]:
+    """Run a deployment several times side by side, to the end of the last.
 
     Args:
         deployment: ``pipeline/default``.
-        parameters: Of the flow.
-        say: Hears each line.
+        runs: For each run the flow's parameters, and who hears the log lines of it and of its subflows.
 
     Returns:
-        The finished run; ask ``run.state.is_completed()``.
+        The finished runs, in order; ask ``run.state.is_completed()``.
     """
-    return asyncio.run(_run(deployment, parameters, say))
+
+    async def gathered() -> list[FlowRun]:
+        return await asyncio.gather(*(_run(deployment, parameters, say) for parameters, say in runs))
+
+    return asyncio.run(gathered())
 
 
 async def _run(deployment: str, parameters: dict[str, Any], say: Say) -> FlowRun:

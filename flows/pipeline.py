@@ -20,6 +20,7 @@ import monitors
 import recipes
 import registry
 from flows import fleets, settling, stack
+from flows.artifacts import artifact_key
 from flows.deploy import Deployed, deploy
 from flows.drill import observe
 from flows.errors import StageError
@@ -28,8 +29,9 @@ from flows.proof import Oracle
 from flows.release import Released, release
 from flows.settings import home
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics
-from flows.traffic import Collector, Traffic
+from flows.traffic import Collector, Traffic, bearable_rate
 from flows.train import HELD_OUT, Trained, train
+from flows.turn import turn
 from flows.watch import metric_store
 from monitors.scrape import TIMEOUT_S, scrape
 from serving.client import Client
@@ -91,21 +93,29 @@ def pipeline(
         WrongAnswerError: a worker's answer was not the offline answer of the version it names.
         StageError: a request failed, or the drill's fault was not caught.
     """
-    began = time.monotonic()
-    log = get_run_logger()
     stack.room.check(home())
     settling.settle(worker_lives=True)
     loaded = recipes.load(recipe)
+    with turn(loaded.name, say=get_run_logger().info):
+        return _recorded(_measured(loaded, source=source, backend=backend, drill=drill))
+
+
+def _measured(loaded: recipes.Recipe, *, source: str | None, backend: str, drill: bool) -> Summary:
+    began = time.monotonic()
+    log = get_run_logger()
     stack.monitor.end(loaded.name, home())  # what it learned of the old versions says nothing of the new ones
-    data = ingest(recipe, source)
-    run = _Run(recipe=recipe, data=data, seed=_next_seed(loaded.name), backend=backend)
+    data = ingest(loaded.module_name, source)
+    run = _Run(recipe=loaded.module_name, data=data, seed=_next_seed(loaded.name), backend=backend)
     first = _first(run)
     oracle = _oracle(loaded, data)
     oracle.add(registry.fetch(f"{loaded.name}/{first.released.version}"))
     fleet = fleets.started(loaded.name)
     _check_both_forms(fleet, loaded.name, oracle)
+    rate_per_s = bearable_rate(fleet, model=loaded.name, oracle=oracle)
+    log.info("%s: %.1f requests a second from here on", loaded.name, rate_per_s)
     made, caught = [first], None
-    with Traffic(fleet, model=loaded.name, oracle=oracle) as traffic, metric_store() as store:
+    load = Traffic(fleet, model=loaded.name, oracle=oracle, rate_per_s=rate_per_s)
+    with load as traffic, metric_store() as store:
         start_ms = monitors.now_ms()
         with Collector(fleet, store, say=lambda fault: log.warning("%s", fault)):
             for plan in ("head", "steps"):
@@ -117,7 +127,7 @@ def pipeline(
         if drill:
             spoiled, caught = _drill(run, made[-1], oracle)
             made.append(spoiled)
-    summary = Summary(
+    return Summary(
         model=loaded.name,
         rows=data.rows,
         rejected=data.rejected,
@@ -126,7 +136,6 @@ def pipeline(
         drill=caught,
         seconds=time.monotonic() - began,
     )
-    return _recorded(summary)
 
 
 def _next_seed(model: str) -> int:
@@ -264,7 +273,9 @@ def _checked(traffic: Traffic, oracle: Oracle, made: Sequence[_Made]) -> int:
 def _recorded(summary: Summary) -> str:
     """The summary as a file, a Prefect artifact, and a run in MLflow."""
     text = as_markdown(summary)
-    create_markdown_artifact(text, key=f"pipeline-{summary.model}", description="what the pipeline measured")
+    create_markdown_artifact(
+        text, key=artifact_key("pipeline", summary.model), description="what the pipeline measured"
+    )
     folder = home() / "runs" / summary.model / f"pipeline-{flow_run.id or 'local'}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.md").write_text(text, "utf-8")

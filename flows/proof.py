@@ -6,6 +6,7 @@ answer is right when its bytes are these; and since the versions differ on every
 for another version's.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,11 +30,16 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version's program with its weights, and the answers it has computed: (bucket, place, request) → outputs."""
+    """A version's program with its weights, and what it has computed.
+
+    ``table`` holds answers, (bucket, place, request) → outputs; ``rows`` all rows in batches of one size, bucket →
+    outputs.
+    """
 
     program: compiler.Program
     runner: compiler.Runner
     table: dict[tuple[int, int, int], dict[str, Array]] = field(default_factory=dict)
+    rows: dict[int, dict[str, Array]] = field(default_factory=dict)
 
 
 class Oracle:
@@ -100,16 +106,16 @@ class Oracle:
     def _answer(self, root: str, request: int, *, bucket: int, place: int) -> dict[str, Array]:
         version, key = self._versions[root], (bucket, place, request)
         if key not in version.table:
-            rows = self._requests[request]
-            batch = [
-                _placed(self._inputs[spec.name][rows.start : rows.stop], bucket=bucket, place=place)
-                for spec in version.program.inputs
-            ]
-            outputs = zip(version.program.outputs, version.runner(*batch), strict=True)
-            version.table[key] = {
-                spec.name: output[place : place + len(rows)].numpy().copy() for spec, output in outputs
-            }
+            version.table[key] = self._compute(version, self._requests[request], bucket=bucket, place=place)
         return version.table[key]
+
+    def _compute(self, version: _Version, rows: range, *, bucket: int, place: int) -> dict[str, Array]:
+        batch = [
+            _placed(self._inputs[spec.name][rows.start : rows.stop], bucket=bucket, place=place)
+            for spec in version.program.inputs
+        ]
+        outputs = zip(version.program.outputs, version.runner(*batch), strict=True)
+        return {spec.name: output[place : place + len(rows)].numpy().copy() for spec, output in outputs}
 
     def require_all_different(self) -> None:
         """Every two versions differ on every row at every bucket, or the proof would prove less than it says.
@@ -117,25 +123,30 @@ class Oracle:
         Raises:
             WrongAnswerError: two versions answer some row alike.
         """
-        roots = list(self._versions)
         with _one_thread():
-            for index, first in enumerate(roots):
-                for second in roots[index + 1 :]:
-                    for request in range(len(self._requests)):
-                        for bucket in BUCKETS:
-                            if bucket >= len(self._requests[request]):
-                                self._differ(first, second, request, bucket)
+            for first, second in itertools.combinations(self._versions, 2):
+                for bucket in BUCKETS:
+                    self._differ(first, second, bucket)
 
-    def _differ(self, first: str, second: str, request: int, bucket: int) -> None:
-        others = self._answer(second, request, bucket=bucket, place=0)
-        for name, rows in self._answer(first, request, bucket=bucket, place=0).items():
+    def _differ(self, first: str, second: str, bucket: int) -> None:
+        others = self._all_rows(second, bucket)
+        for name, rows in self._all_rows(first, bucket).items():
             alike = np.flatnonzero((rows == others[name]).reshape(len(rows), -1).all(axis=1))
             if len(alike):
-                row = self._requests[request][alike[0]]
                 raise WrongAnswerError(
-                    f"{first} and {second} give the same '{name}' for row {row} at bucket {bucket}; expected versions "
-                    "that differ on every row."
+                    f"{first} and {second} give the same '{name}' for row {alike[0]} at bucket {bucket}; expected "
+                    "versions that differ on every row."
                 )
+
+    def _all_rows(self, root: str, bucket: int) -> dict[str, Array]:
+        """Every row once, a full bucket at a time: what lies beside a row does not change it."""
+        version = self._versions[root]
+        if bucket not in version.rows:
+            count = len(next(iter(self._inputs.values())))
+            chunks = [range(start, min(start + bucket, count)) for start in range(0, count, bucket)]
+            parts = [self._compute(version, chunk, bucket=bucket, place=0) for chunk in chunks]
+            version.rows[bucket] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return version.rows[bucket]
 
 
 def _placed(rows: torch.Tensor, *, bucket: int, place: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Runs whose process died: marked as crashed, so that they hold no concurrency slot and no page shows them running.
+"""Runs whose process died: marked as crashed, so that no page shows them running.
 
 Prefect learns that a run's process was killed from the worker that started it. When the worker was killed too, or for
 the subflows of a killed run, nobody tells it; here the processes of this machine are asked.

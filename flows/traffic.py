@@ -16,18 +16,21 @@ from flows.fleets import Fleet
 from flows.proof import Oracle
 from flows.watch import INTERVAL_S
 from monitors import Listeners, MetricStore, MonitorError, Watch
-from serving.load import Shot, run_load
+from serving.load import Shot, run_load, summarize
 
 MAX_REQUESTS = 1_000_000
 MAX_SECONDS = 900.0
 PATIENCE_S = 45.0  # for a worker or a fleet that was killed and is being started again
-RATE_PER_S = 60.0  # of a rate that two workers on two busy cores carry with room to spare
+MOST_PER_S = 60.0
+LEAST_PER_S = 4.0  # the monitor judges windows of 64 rows, and looks back 16 s at most
+SHARE = 0.15  # of what idle workers could do: the cores are also for trainings, compiling, and other models
+PROBES = 24  # requests that tell what idle workers can do
 
 
 class Traffic:
     """Open-loop requests at a fixed rate from entering the block to leaving it."""
 
-    def __init__(self, fleet: Fleet, *, model: str, oracle: Oracle) -> None:
+    def __init__(self, fleet: Fleet, *, model: str, oracle: Oracle, rate_per_s: float = MOST_PER_S) -> None:
         self.began_at = time.monotonic()
         self.shots: list[Shot] = []
         self._stop = threading.Event()
@@ -38,7 +41,7 @@ class Traffic:
             requests=oracle.bodies(),
             max_requests=MAX_REQUESTS,
             max_seconds=MAX_SECONDS,
-            rate_per_s=RATE_PER_S,
+            rate_per_s=rate_per_s,
             patience_s=PATIENCE_S,
             stop=self._stop,
         )
@@ -59,6 +62,26 @@ class Traffic:
     def between(self, start_at: float, end_at: float) -> list[Shot]:
         """Requests that left in a span of time (by the monotonic clock); complete once the block has ended."""
         return [shot for shot in self.shots if start_at <= self.began_at + shot.started_s < end_at]
+
+
+def bearable_rate(fleet: Fleet, *, model: str, oracle: Oracle) -> float:
+    """Requests per second that leave the workers most of their time, within ``LEAST_PER_S`` and ``MOST_PER_S``.
+
+    Raises:
+        WrongAnswerError: one of the requests that found it out was answered wrongly.
+    """
+    shots = run_load(
+        fleet.workers,
+        model=model,
+        requests=oracle.bodies(),
+        max_requests=PROBES,
+        max_seconds=MAX_SECONDS,
+        clients=1,
+        patience_s=PATIENCE_S,
+    )
+    oracle.check(shots)
+    bearable = SHARE * len(fleet.workers) / summarize(shots).p50_s
+    return max(LEAST_PER_S, min(MOST_PER_S, bearable))
 
 
 class Collector:

@@ -14,6 +14,7 @@ import ckpt
 import ingest as ingestion
 import recipes
 import registry
+from flows.artifacts import artifact_key
 from flows.settings import home
 from flows.summary import short
 
@@ -66,7 +67,7 @@ def train(
     tags = {"treering.recipe": recipe, "treering.plan": plan, "treering.flow_run": str(flow_run.id)}
     run_id = server.start_run(loaded.name, name=f"{loaded.name} {plan}", tags=tags)
     server.describe(run_id, params={"plan": plan, "seed": str(seed), "dataset": rows.digest, "rows": str(len(data))})
-    loaded.train(model, data, plan=plan, seed=seed, report=_Reporter(server, run_id, plan))
+    loaded.train(model, data, plan=plan, seed=seed, report=_Reporter(server, run_id, loaded.name, plan))
     figures = loaded.judge(model, held_out)
     server.log(run_id, metrics={f"held_out_{name}": value for name, value in figures.items()})
     server.end_run(run_id, status="FINISHED")
@@ -97,9 +98,11 @@ def shown(figures: dict[str, float]) -> str:
 class _Reporter:
     """Tells of every tenth of a training: a line in the log, a progress artifact, two metrics."""
 
-    def __init__(self, server: registry.Server, run_id: str, plan: str) -> None:
+    def __init__(self, server: registry.Server, run_id: str, model: str, plan: str) -> None:
         self._server, self._run_id, self._plan = server, run_id, plan
-        artifact = create_progress_artifact(0.0, key="training", description=f"training by plan '{plan}'")
+        artifact = create_progress_artifact(
+            0.0, key=artifact_key("training", model), description=f"training '{model}' by plan '{plan}'"
+        )
         assert isinstance(artifact, UUID), "called outside a loop, it answers at once"
         self._artifact = artifact
         self._log = get_run_logger()

@@ -259,7 +259,7 @@ def test_a_second_demo_in_one_folder_is_refused(tmp_path: Path) -> None:
         fcntl.flock(first, fcntl.LOCK_EX)
 
         with pytest.raises(StackError, match="another demo runs"):
-            demo(tmp_path, recipe="recipes.wine", free_ports=True, keep=False, say=lambda _: None)
+            demo(tmp_path, recipes=["recipes.wine"], free_ports=True, keep=False, say=lambda _: None)
 
     assert records(tmp_path) == []
 
