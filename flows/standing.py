@@ -34,8 +34,9 @@ def standing(record: Record, home: Path) -> dict[str, Any] | None:
 
 def as_line(facts: dict[str, Any]) -> str:
     """``mnist@champion     v3 on 2 of 2 workers, monitored``"""
-    where = f"{facts['model']}@{facts['alias']}"
+    where = f"{facts['model']}@{facts['alias'] or '?'}"
     serving = facts["workers"].count(facts["version"])
+    served = f"v{facts['version']} on {serving} of {len(facts['workers'])} workers" if facts["alias"] else "no answer"
     watched = "monitored" if facts["monitored"] else "not monitored"
     problem = f": {facts['problem']}" if facts["problem"] else ""
-    return f"{where:<18} v{facts['version']} on {serving} of {len(facts['workers'])} workers, {watched}{problem}"
+    return f"{where:<18} {served}, {watched}{problem}"
