@@ -3,10 +3,11 @@
 # says what is missing and what is used instead. Never fails a build for something that has an embedded default.
 set -euo pipefail
 
-packages=(victoria-metrics chromium)
+commands=(victoria-metrics chromium strace ip)
+declare -A package_of=([ip]=iproute2)
 missing=()
-for package in "${packages[@]}"; do
-  command -v "$package" >/dev/null || missing+=("$package")
+for command in "${commands[@]}"; do
+  command -v "$command" >/dev/null || missing+=("${package_of[$command]:-$command}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
@@ -17,7 +18,7 @@ if [ "${SYSTEM_DEPS:-}" = 1 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/
   # The package starts a server of its own; the stack starts one with its own folder and port.
   command -v systemctl >/dev/null && systemctl disable --now victoria-metrics 2>/dev/null || true
 else
-  echo "not installed: ${missing[*]} (without victoria-metrics the monitor keeps its window in memory; without chromium the"
-  echo "tests that look at the web pages are skipped)."
+  echo "not installed: ${missing[*]} (without victoria-metrics the monitor keeps its window in memory; without chromium,"
+  echo "strace or iproute2 the tests that look at web pages or count connections are skipped)."
   echo "To install: as root, SYSTEM_DEPS=1 make system-deps"
 fi
