@@ -44,7 +44,7 @@ def survived(stack: Stack, broken_off: Run) -> Run:
 def test_a_run_whose_engine_was_killed_says_so_and_tears_nothing(stack: Stack, broken_off: Run) -> None:
     assert broken_off.struck
     assert broken_off.status == 1
-    assert "StageError: the pipeline ended as Crashed" in last_word(broken_off.output)
+    assert "StageError: the pipeline of recipes.wine ended as Crashed" in last_word(broken_off.output)
     stack.check_running()
 
 
