@@ -9,16 +9,20 @@ missing=()
 for command in "${commands[@]}"; do
   command -v "$command" >/dev/null || missing+=("${package_of[$command]:-$command}")
 done
+compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "${SYSTEM_DEPS:-}" = 1 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "installing ${missing[*]}"
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-  # The package starts a server of its own; the stack starts one with its own folder and port.
-  command -v systemctl >/dev/null && systemctl disable --now victoria-metrics 2>/dev/null || true
+  # These packages start servers of their own; the stack and the tests start theirs, with their own folders and ports.
+  for service in victoria-metrics postgresql; do
+    command -v systemctl >/dev/null && systemctl disable --now "$service" 2>/dev/null || true
+  done
 else
   echo "not installed: ${missing[*]} (without victoria-metrics the monitor keeps its window in memory; without chromium,"
-  echo "strace or iproute2 the tests that look at web pages or count connections are skipped)."
+  echo "strace, iproute2 or postgresql the tests that look at web pages, count connections or use servers of other people"
+  echo "are skipped)."
   echo "To install: as root, SYSTEM_DEPS=1 make system-deps"
 fi

@@ -12,7 +12,7 @@ from typing import Any
 
 from flows import settings, stack
 from flows.errors import FlowError
-from flows.stack import Say
+from flows.stack import Say, foreign
 from flows.standing import as_line, standing
 from flows.starting import start
 from flows.terminal import Terminal, say_error
@@ -74,8 +74,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _up(options: argparse.Namespace, say: Say) -> int:
     stack.guard.arm(str(settings.home()), "flows")
-    start(settings.home(), free_ports=options.ports == "free", say=say)
-    say("Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/default'")
+    home = settings.home()
+    name = stack.deployment(home, start(home, free_ports=options.ports == "free", say=say))
+    say(f"Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/{name}'")
     return 0
 
 
@@ -127,7 +128,10 @@ def _env(_: argparse.Namespace, say: Say) -> int:
     addresses = stack.read(settings.home())
     if addresses is None:
         return _nothing_runs()
+    yours = {foreign.KINDS[name].variable for name in addresses.foreign} & os.environ.keys()
     for name, value in stack.variables(settings.home(), addresses).items():
+        if name in yours:
+            continue  # set by the user, perhaps with more than the address
         print(f"export {name}={shlex.quote(value)}")
     print(f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH")
     return 0

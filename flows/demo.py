@@ -74,10 +74,11 @@ def _run(home: Path, addresses: Addresses, *, recipes: Sequence[str], say: Say) 
     from flows import following  # imports Prefect, whose settings are right only since the stack was started
 
     _say_addresses(home, addresses, say)
-    say(f"Running deployment 'pipeline/default' for {', '.join(recipes)}")
+    deployment = f"pipeline/{stack.deployment(home, addresses)}"
+    say(f"Running deployment '{deployment}' for {', '.join(recipes)}")
     says = [_labelled(recipe, say) for recipe in recipes] if len(recipes) > 1 else [say]
     runs = [({"recipe": recipe}, own) for recipe, own in zip(recipes, says, strict=True)]
-    finished = following.run_all("pipeline/default", runs)
+    finished = following.run_all(deployment, runs)
     failures = [
         f"the pipeline of {recipe} ended as {run.state_name}: {run.state.message if run.state else ''} See "
         f"{addresses.prefect_ui}/runs/flow-run/{run.id} with KEEP=1, or the log of the Prefect worker in "

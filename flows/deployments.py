@@ -17,19 +17,18 @@ from prefect.workers.process import ProcessWorker
 
 from flows.errors import StackError
 from flows.settings import REPOSITORY
-from flows.stack.prefect_worker import POOL
 
 
 def register(environment: Mapping[str, str]) -> None:
     """Make the pool if it is not there, and deploy everything; doing it again changes nothing.
 
     Args:
-        environment: Of the process that deploys.
+        environment: Of the process that deploys; the names in ``prefect.yaml`` are its variables.
 
     Raises:
         StackError: Prefect refused; its words are shown.
     """
-    asyncio.run(_make_pool())
+    asyncio.run(_make_pool(environment["TREERING_POOL"]))
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
         cwd=REPOSITORY,
@@ -44,8 +43,8 @@ def register(environment: Mapping[str, str]) -> None:
         )
 
 
-async def _make_pool() -> None:
+async def _make_pool(pool: str) -> None:
     template = ProcessWorker.get_default_base_job_template()
     async with get_client() as client:
         with suppress(ObjectAlreadyExists):  # made by an earlier start
-            await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+            await client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))

@@ -3,7 +3,8 @@
     FlowError
     ├── StackError              a server of the local stack did not start, stop or answer
     │   ├── PortInUseError      another program listens where a server should
-    │   └── MissingProgramError a program that is not installed
+    │   ├── MissingProgramError a program that is not installed
+    │   └── ForeignServerError  a server that the environment names and that cannot be used
     ├── GateError               figures below what the recipe asks for
     ├── WrongAnswerError        an answer that is not the offline answer of the version it names
     ├── GuardError              a process of the stack did what none of them does
@@ -42,6 +43,20 @@ class PortInUseError(StackError):
 
 class MissingProgramError(StackError):
     """A program that has to be installed first."""
+
+
+class ForeignServerError(StackError):
+    """A server that the environment names cannot be used; the message holds no credential."""
+
+    def __init__(self, variable: str, address: str, *, found: str, expected: str, next_step: str) -> None:
+        super().__init__(
+            f"{variable} names {address}: found {found}, expected {expected}. {next_step}; or unset {variable}, and "
+            "the stack starts a server of its own.",
+            variable=variable,
+            address=address,
+            found=found,
+            expected=expected,
+        )
 
 
 class GateError(FlowError):

@@ -25,6 +25,7 @@ from flows.deploy import Deployed, deploy
 from flows.drill import observe
 from flows.errors import StageError
 from flows.ingest import Ingested, ingest
+from flows.patience import patiently
 from flows.proof import Oracle
 from flows.release import Released, release
 from flows.settings import home
@@ -94,7 +95,7 @@ def pipeline(
         StageError: a request failed, or the drill's fault was not caught.
     """
     stack.room.check(home())
-    settling.settle(worker_lives=True)
+    patiently(lambda: settling.settle(worker_lives=True))
     loaded = recipes.load(recipe)
     with turn(loaded.name, say=get_run_logger().info):
         return _recorded(_measured(loaded, source=source, backend=backend, drill=drill))
@@ -273,9 +274,8 @@ def _checked(traffic: Traffic, oracle: Oracle, made: Sequence[_Made]) -> int:
 def _recorded(summary: Summary) -> str:
     """The summary as a file, a Prefect artifact, and a run in MLflow."""
     text = as_markdown(summary)
-    create_markdown_artifact(
-        text, key=artifact_key("pipeline", summary.model), description="what the pipeline measured"
-    )
+    key, title = artifact_key("pipeline", summary.model), "what the pipeline measured"
+    patiently(lambda: create_markdown_artifact(text, key=key, description=title))
     folder = home() / "runs" / summary.model / f"pipeline-{flow_run.id or 'local'}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.md").write_text(text, "utf-8")

@@ -21,7 +21,8 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Crashed
 
-from flows.stack.prefect_worker import POOL
+from flows import stack
+from flows.settings import home
 
 _RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"  # Prefect sets it for the process of each run
 _UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
@@ -34,7 +35,7 @@ def settle(*, worker_lives: bool) -> int:
     Args:
         worker_lives: Then a pending run may be about to start, and is left alone.
     """
-    pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[stack.pool(home(), stack.required(home()))]))
     states = [StateType.RUNNING] if worker_lives else _UNFINISHED
     with get_client(sync_client=True) as client:
         unfinished = client.read_flow_runs(flow_run_filter=_in(states), work_pool_filter=pool)

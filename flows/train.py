@@ -15,6 +15,7 @@ import ingest as ingestion
 import recipes
 import registry
 from flows.artifacts import artifact_key
+from flows.patience import patiently
 from flows.settings import home
 from flows.summary import short
 
@@ -100,9 +101,8 @@ class _Reporter:
 
     def __init__(self, server: registry.Server, run_id: str, model: str, plan: str) -> None:
         self._server, self._run_id, self._plan = server, run_id, plan
-        artifact = create_progress_artifact(
-            0.0, key=artifact_key("training", model), description=f"training '{model}' by plan '{plan}'"
-        )
+        key, description = artifact_key("training", model), f"training '{model}' by plan '{plan}'"
+        artifact = patiently(lambda: create_progress_artifact(0.0, key=key, description=description))
         assert isinstance(artifact, UUID), "called outside a loop, it answers at once"
         self._artifact = artifact
         self._log = get_run_logger()
@@ -114,7 +114,7 @@ class _Reporter:
         self._log.info(
             "train %-6s %3.0f %%  loss %.4f  accuracy %.3f", self._plan, 100 * share, step.loss, step.accuracy
         )
-        update_progress_artifact(self._artifact, 100 * share)
+        patiently(lambda: update_progress_artifact(self._artifact, 100 * share))
         self._server.log(self._run_id, metrics={"loss": step.loss, "accuracy": step.accuracy}, step=step.step)
 
 

@@ -21,7 +21,7 @@ from prefect.runtime import flow_run
 from flows import fleets
 from flows.errors import StageError
 from flows.rollback import RolledBack, go_back
-from flows.settings import home, victoria_url
+from flows.settings import home, patience_s, stack_name, victoria_auth, victoria_url
 from flows.stack import monitor
 from flows.stack.process import write_whole
 from monitors import (
@@ -149,7 +149,7 @@ def metric_store() -> Iterator[MetricStore]:
     if url is None:
         yield Embedded()
         return
-    store = Victoria(url)
+    store = Victoria(url, auth=victoria_auth(), labels={"stack": stack_name(home())}, patience_s=patience_s())
     try:
         yield store
     finally:
@@ -166,7 +166,8 @@ def _acted_on(alarm: Alarm) -> Watched:
         "score": alarm.score,
         "reason": reason,
     }
-    emit_event(EVENT, resource={"prefect.resource.id": f"treering.model.{alarm.model}"}, payload=payload)
+    resource = {"prefect.resource.id": f"treering.model.{alarm.model}", "treering.stack": stack_name(home())}
+    emit_event(EVENT, resource=resource, payload=payload)
     run = str(flow_run.id) if flow_run.id else None
     done = go_back(alarm.model, suspect=alarm.suspect_root, reason=reason, actor="monitor", flow_run=run)
     return Watched(

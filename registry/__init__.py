@@ -11,7 +11,8 @@ it.
     >>> folder = registry.fetch("mnist@champion")
 
 Works with any MLflow server as it is: no plug-in, no fluent API. Settings come from ``MLFLOW_TRACKING_URI`` and
-``TREERING_HOME``, or as a :class:`Server`. Command line: ``python -m registry --help``.
+``TREERING_HOME``, or as a :class:`Server`; MLflow's own variables for users, tokens and certificates apply. Command
+line: ``python -m registry --help``.
 """
 
 from registry.errors import (
@@ -22,6 +23,7 @@ from registry.errors import (
     PublishError,
     QuarantinedError,
     RegistryError,
+    RegistryRefusedError,
     RegistryUnavailableError,
     StaleExpectationError,
     UnknownVersionError,
@@ -44,6 +46,7 @@ __all__ = [
     "PublishError",
     "QuarantinedError",
     "RegistryError",
+    "RegistryRefusedError",
     "RegistryUnavailableError",
     "Server",
     "StaleExpectationError",

@@ -2,6 +2,7 @@
 
     RegistryError
     ├── RegistryUnavailableError   the MLflow server does not answer
+    ├── RegistryRefusedError       the MLflow server does not let this user in
     ├── UnknownVersionError        (KeyError)   no such model, version or alias
     ├── InvalidNameError           (ValueError) a model name or reference that cannot be one
     ├── ForeignFileError           (ValueError) a checkpoint folder with a file that is no part of it
@@ -33,6 +34,19 @@ class RegistryUnavailableError(RegistryError):
             f"the MLflow server at {uri} does not answer: {found}. Start it with 'python -m flows up' and take its "
             "address by 'eval \"$(python -m flows env)\"', or set MLFLOW_TRACKING_URI to one that runs.",
             uri=uri,
+            found=found,
+        )
+
+
+class RegistryRefusedError(RegistryError):
+    """The MLflow server does not let this user in, or not to this."""
+
+    def __init__(self, uri: str, reference: str, found: str) -> None:
+        super().__init__(
+            f"the MLflow server at {uri} does not let this user in for '{reference}': found {found!r}. Set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to a user who may.",
+            uri=uri,
+            reference=reference,
             found=found,
         )
 

@@ -14,22 +14,34 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.stack import fleet, guard, keeper, mlflow, monitor, prefect_server, prefect_worker, room, victoria
-from flows.stack.environment import Addresses, choose, forget, inherited, read, required, variables
+from flows.stack import fleet, foreign, guard, keeper, mlflow, monitor, prefect_server, prefect_worker, room, victoria
+from flows.stack.environment import (
+    Addresses,
+    choose,
+    deployment,
+    forget,
+    inherited,
+    pool,
+    read,
+    required,
+    variables,
+)
 from flows.stack.leftovers import sweep
 from flows.stack.lock import alone
-from flows.stack.process import Record, Service, end_strays, find, records, stack_processes, start_all, stop
+from flows.stack.process import Record, end_strays, find, records, stack_processes, start_all, stop
 from flows.stack.services import SERVERS
 
 __all__ = [
     "Addresses",
     "Record",
+    "deployment",
     "down",
     "fleet",
     "guard",
     "inherited",
     "keeper",
     "monitor",
+    "pool",
     "read",
     "records",
     "required",
@@ -54,6 +66,7 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
         Where they are.
 
     Raises:
+        ForeignServerError: a server that the environment names cannot be used; nothing was started.
         PortInUseError: another program listens on a usual port.
         StackError: a server did not start; the end of its log is shown. Or there is no room for a stack.
     """
@@ -63,16 +76,20 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
             guard.clear(home)
         room.check(home)
         fleet.token_file(home)
-        addresses = choose(home, free=free_ports, with_victoria=victoria.installed())
+        foreign.take_credentials(os.environ)
+        running = any(record.process() for record in records(home))
+        addresses = choose(home, free=free_ports, with_victoria=victoria.installed(), running=running)
+        for name in addresses.foreign:
+            say(f"  {foreign.KINDS[name].title:<18} {getattr(addresses, name)} (yours)")
         if addresses.victoria is None:
             say(f"  {victoria.PROGRAM} is not installed: the monitor keeps its window in memory")
+        makers = {"mlflow": mlflow.service, "prefect": prefect_server.service, "victoria": victoria.service}
         services = [
-            _where_not_given("MLFLOW_TRACKING_URI", mlflow.service(home, addresses)),
-            _where_not_given("PREFECT_API_URL", prefect_server.service(home, addresses)),
+            make(home, addresses)
+            for name, make in makers.items()
+            if name not in addresses.foreign and getattr(addresses, name) is not None
         ]
-        if addresses.victoria is not None:
-            services.append(_where_not_given("TREERING_VICTORIAMETRICS_URL", victoria.service(home, addresses)))
-        start_all([(service, urlsplit(service.url).port) for service in services if service], home, say=say)
+        start_all([(service, urlsplit(service.url).port) for service in services], home, say=say)
         return addresses
 
 
@@ -99,7 +116,3 @@ def down(home: Path, *, say: Say) -> None:
         if strays:
             say(f"  {strays} flow runs or other processes ended with it")
         forget(home)
-
-
-def _where_not_given(variable: str, service: Service) -> Service | None:
-    return None if os.environ.get(variable) else service

@@ -79,7 +79,7 @@ def service(model: str, home: Path, addresses: Addresses, *, port: int) -> Servi
         ),
         url=url,
         ready=lambda: _all_ready(url),
-        environment=inherited(home, addresses, OMP_NUM_THREADS="1"),
+        environment=inherited(home, addresses, OMP_NUM_THREADS="1", TREERING_PATIENCE_S="0"),
     )
 
 

@@ -6,7 +6,7 @@ The detector lies at a fixed place in the state folder, so that a monitor that i
 import sys
 from pathlib import Path
 
-from flows.stack.environment import Addresses, inherited
+from flows.stack.environment import PATIENCE, Addresses, inherited
 from flows.stack.lock import alone
 from flows.stack.process import Record, Service, find, launch, stop, wait_ready
 
@@ -51,7 +51,7 @@ def service(model: str, home: Path, addresses: Addresses) -> Service:
         command=(sys.executable, "-m", "flows", "monitor", model),
         url="",
         ready=ready_file(model, home).exists,
-        environment=inherited(home, addresses, OMP_NUM_THREADS="1"),
+        environment=inherited(home, addresses, OMP_NUM_THREADS="1", **PATIENCE),
     )
 
 

@@ -25,7 +25,7 @@ from flows.errors import PortInUseError, StackError, StageError, WrongAnswerErro
 from flows.fleets import Fleet
 from flows.pipeline import _checked
 from flows.proof import Oracle
-from flows.stack import environment, fleet
+from flows.stack import fleet
 from flows.stack.process import Service, end_strays, find, launch, records, stop, wait_ready
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
 from flows.traffic import Traffic
@@ -310,19 +310,6 @@ def test_a_token_that_others_can_read_stops_an_up_before_anything_is_started(tmp
         stack.up(tmp_path, say=lambda _: None)
 
     assert records(tmp_path) == []
-
-
-def test_servers_of_the_environment_are_used_and_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example:1")
-    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:2/api")
-    monkeypatch.setenv("TREERING_VICTORIAMETRICS_URL", "http://victoria.example:3")
-
-    addresses = stack.up(tmp_path, say=lambda _: None)
-
-    assert addresses == environment.Addresses(
-        mlflow="http://mlflow.example:1", prefect="http://prefect.example:2/api", victoria="http://victoria.example:3"
-    )
-    assert stack.records(tmp_path) == []
 
 
 def test_the_command_line_says_that_nothing_runs(

@@ -16,14 +16,18 @@ import pytest
 VICTORIA = shutil.which("victoria-metrics")
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="session")
 def victoria_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A VictoriaMetrics server with default settings, but for a retention that keeps these tests' fixed dates."""
     if VICTORIA is None:
         pytest.skip("victoria-metrics is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder: Path = tmp_path_factory.mktemp("victoria")
     url = f"http://127.0.0.1:{port}"
     command = [VICTORIA, f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={folder}", "-retentionPeriod=100y"]
@@ -32,7 +36,7 @@ def victoria_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         subprocess.Popen([*command, "-memory.allowedBytes=200MB"], stderr=log) as server,
     ):
         try:
-            _wait_until_healthy(url)
+            wait_until_healthy(url)
             yield url
         finally:
             server.terminate()
@@ -45,7 +49,7 @@ def serve_text() -> Iterator[Callable[[Callable[[], str]], str]]:
         yield lambda text: servers.enter_context(_server(text))
 
 
-def _wait_until_healthy(url: str) -> None:
+def wait_until_healthy(url: str) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
