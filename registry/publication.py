@@ -95,8 +95,9 @@ def publish(
             f"{PREFIX}location": model.artifact_location,
             f"{PREFIX}publish_seconds": f"{time.monotonic() - started:.3f}",
         }
+        pages_at = f"#/experiments/{model.experiment_id}/models/{model.model_id}/artifacts"
         number = server.create_version(
-            name, model_id=model.model_id, run_id=run_id, tags=facts, description=_description(facts)
+            name, model_id=model.model_id, run_id=run_id, tags=facts, description=_description(facts, pages_at)
         )
         with cache.locked(manifest.seal):
             cache.adopt(proved, manifest.seal)
@@ -217,9 +218,10 @@ def _read_back(
     return folder
 
 
-def _description(facts: Mapping[str, str]) -> str:
+def _description(facts: Mapping[str, str], pages_at: str) -> str:
     kind, ratio = facts[f"{PREFIX}kind"], facts[f"{PREFIX}ratio"]
     stored = int(facts[f"{PREFIX}stored_bytes"])
     parent = facts.get(f"{PREFIX}parent")
     origin = f" on version {parent}, {ratio}× smaller than a full copy" if parent else ""
-    return f"{kind}{origin}: {stored:,} bytes stored. Root `{facts[f'{PREFIX}root']}`."
+    pages = f"[Its pages]({pages_at}): how its bytes are checked, the chain of deltas drawn, the compile report."
+    return f"{kind}{origin}: {stored:,} bytes stored. Root `{facts[f'{PREFIX}root']}`.\n\n{pages}"

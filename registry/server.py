@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"  # see the head of this module
 
 from mlflow.artifacts import download_artifacts
@@ -42,6 +43,10 @@ _KEPT_OUT = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _NO_ANSWER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 _CHECK_S = 5
 _PAGE = 1000
+_DESCRIPTION = (
+    "`champion` is the version that is served, `previous` the one that was before it. Who moved what, when and why: "
+    "`python -m registry history {name}`."
+)
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -232,7 +237,7 @@ class Server:
 
         def create(client: MlflowClient) -> ModelVersion:
             try:
-                client.create_registered_model(name)
+                client.create_registered_model(name, description=_DESCRIPTION.format(name=name))
             except RestException as error:
                 if error.error_code != _EXISTS:
                     raise
