@@ -44,7 +44,13 @@ class Stack:
         )
 
     def api(self, path: str, body: dict[str, Any]) -> Any:
-        answer = httpx.post(f"{self.environment['PREFECT_API_URL']}{path}", json=body, timeout=30.0)
+        url, deadline = f"{self.environment['PREFECT_API_URL']}{path}", time.monotonic() + 60.0
+        answer = httpx.post(url, json=body, timeout=30.0)
+        while (
+            answer.status_code == 503 and time.monotonic() < deadline
+        ):  # its database is busy: its own client waits too
+            time.sleep(0.5)
+            answer = httpx.post(url, json=body, timeout=30.0)
         answer.raise_for_status()
         return answer.json()
 
