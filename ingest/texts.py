@@ -1,7 +1,7 @@
 """Labelled texts from outside: JSON lines, CSV or TSV files, plain or gzipped, as pairs.
 
-A file that is of another kind or lacks a column is an error at once. A row that cannot be read stays in place as a pair
-with None, so that validation rejects that row with its reason instead of the file.
+A file that is of another kind, lacks a column or is no table is an error at once. A row that cannot be read, or whose
+bytes are no UTF-8, stays in place with None, so that validation rejects that row with its reason instead of the file.
 """
 
 import csv
@@ -25,11 +25,11 @@ def read_texts(path: str | Path) -> Iterator[Pair]:
 
     Args:
         path: ``.jsonl`` with an object {"text": …, "label": …} on each line, or ``.csv`` or ``.tsv`` with a header line
-            that names both columns; ``.gz`` after any of these is decompressed on the way. UTF-8.
+            that names both columns; ``.gz`` after any of these is decompressed on the way.
 
     Raises:
         SourceNotFoundError: There is no such file.
-        SchemaError: Its name or its header is not one of these.
+        SchemaError: Its name or its header is not one of these, or its quotes do not end.
     """
     path = Path(path)
     if not path.is_file():
@@ -38,8 +38,11 @@ def read_texts(path: str | Path) -> Iterator[Pair]:
     if kind not in (*DELIMITERS, JSON_LINES):
         known = ", ".join((JSON_LINES, *DELIMITERS))
         raise SchemaError(f"'{path}' is a file of kind '{kind}', expected {known} (or with .gz after it): rename it")
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-        yield from _json_lines(file) if kind == JSON_LINES else _table(file, path, delimiter=DELIMITERS[kind])
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        pairs = _json_lines(file) if kind == JSON_LINES else _table(file, path, delimiter=DELIMITERS[kind])
+        for text, label in pairs:
+            yield _decoded(text), label
 
 
 def _json_lines(file: TextIO) -> Iterator[Pair]:
@@ -62,5 +65,16 @@ def _table(file: TextIO, path: Path, *, delimiter: str) -> Iterator[Pair]:
             f"'{path}' has the columns {header}, expected {' and '.join(COLUMNS)}: begin it with the line "
             f"{delimiter.join(COLUMNS)!r}"
         )
-    for row in rows:
-        yield row["text"], row["label"]
+    try:
+        for row in rows:
+            yield row["text"], row["label"]
+    except csv.Error as error:
+        raise SchemaError(
+            f"'{path}' cannot be read beyond line {rows.line_num}: {error}; expected quotes that end, and fields of at "
+            f"most {csv.field_size_limit()} characters"
+        ) from error
+
+
+def _decoded(text: object) -> object:
+    """None for a text with bytes that are no UTF-8."""
+    return None if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text) else text

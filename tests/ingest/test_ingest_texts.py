@@ -53,3 +53,18 @@ def test_a_file_of_another_kind_is_refused_by_its_name(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match=r"nowhere\.tsv"):
         list(read_texts(tmp_path / "nowhere.tsv"))
+
+
+def test_bytes_that_are_no_text_cost_their_own_row(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbftext,label\r\nZw\xc3\xb6lf,a\r\nZw\xf6lf,b\r\n")
+    (tmp_path / "rows.jsonl").write_bytes(b'{"text": "Zw\xf6lf", "label": "a"}\n{"text": "\\ud800", "label": "b"}\n')
+
+    assert list(read_texts(tmp_path / "rows.csv")) == [("Zwölf", "a"), (None, "b")]
+    assert list(read_texts(tmp_path / "rows.jsonl")) == [(None, "a"), (None, "b")]
+
+
+def test_a_quote_that_does_not_end_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text('text,label\none,a\n"' + "two, " * 40_000)
+
+    with pytest.raises(SchemaError, match=r"cannot be read beyond line 2: field larger than field limit"):
+        list(read_texts(tmp_path / "rows.csv"))
