@@ -19,7 +19,7 @@ import ingest as ingestion
 import monitors
 import recipes
 import registry
-from flows import fleets, settling, stack
+from flows import fleets, settling, stack, training_run
 from flows.artifacts import artifact_key
 from flows.deploy import Deployed, deploy
 from flows.drill import observe
@@ -98,6 +98,7 @@ def pipeline(
     patiently(lambda: settling.settle(worker_lives=True))
     loaded = recipes.load(recipe)
     with turn(loaded.name, say=get_run_logger().info):
+        training_run.close_left(loaded.name, server=registry.Server.from_environment())
         return _recorded(_measured(loaded, source=source, backend=backend, drill=drill))
 
 

@@ -18,6 +18,7 @@ from flows.artifacts import artifact_key
 from flows.patience import patiently
 from flows.settings import home
 from flows.summary import short
+from flows.training_run import ending
 
 HELD_OUT = 0.1
 REPORTS = 10  # progress lines in a training
@@ -67,11 +68,12 @@ def train(
     server = registry.Server.from_environment()
     tags = {"treering.recipe": recipe, "treering.plan": plan, "treering.flow_run": str(flow_run.id)}
     run_id = server.start_run(loaded.name, name=f"{loaded.name} {plan}", tags=tags)
-    server.describe(run_id, params={"plan": plan, "seed": str(seed), "dataset": rows.digest, "rows": str(len(data))})
-    loaded.train(model, data, plan=plan, seed=seed, report=_Reporter(server, run_id, loaded.name, plan))
-    figures = loaded.judge(model, held_out)
-    server.log(run_id, metrics={f"held_out_{name}": value for name, value in figures.items()})
-    server.end_run(run_id, status="FINISHED")
+    with ending(server, run_id):
+        params = {"plan": plan, "seed": str(seed), "dataset": rows.digest, "rows": str(len(data))}
+        server.describe(run_id, params=params)
+        loaded.train(model, data, plan=plan, seed=seed, report=_Reporter(server, run_id, loaded.name, plan))
+        figures = loaded.judge(model, held_out)
+        server.log(run_id, metrics={f"held_out_{name}": value for name, value in figures.items()})
     return _saved(loaded.name, model, plan=plan, figures=figures, run_id=run_id)
 
 

@@ -202,6 +202,15 @@ class Server:
     def end_run(self, run_id: str, *, status: str) -> None:
         self.ask(run_id, lambda client: client.set_terminated(run_id, status))
 
+    def unfinished_runs(self, experiment: str) -> dict[str, str]:
+        """Runs that the server shows as running → the flow run that they stand for, by its tag."""
+        experiment_id = self.experiment(experiment)
+        found = self.ask(
+            experiment, lambda client: client.search_runs([experiment_id], "attributes.status = 'RUNNING'")
+        )
+        tag = f"{PREFIX}flow_run"
+        return {run.info.run_id: run.data.tags[tag] for run in found if tag in run.data.tags}
+
     # --- logged models and versions -------------------------------------------------------------------------------
 
     def create_model(self, experiment: str, *, name: str, run_id: str | None, tags: Mapping[str, str]) -> LoggedModel:

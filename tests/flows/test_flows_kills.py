@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flows.killing import VICTIMS, Blow, Run, Stack, last_word
+from tests.flows.killing import MODEL, VICTIMS, Blow, Run, Stack, last_word
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -65,6 +65,7 @@ def test_no_page_shows_a_killed_run_as_running(stack: Stack, survived: Run) -> N
     running = stack.prefect("/flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}})
 
     assert [run["name"] for run in running] == []
+    assert stack.server.unfinished_runs(MODEL) == {}
 
 
 def test_down_leaves_nothing(stack: Stack, survived: Run) -> None:
