@@ -95,22 +95,22 @@ class Stack:
     def pipeline(self, blows: Sequence[Blow] = (), *, at: Mapping[str, Callable[[], object]] | None = None) -> Run:
         """Run the pipeline by ``flows demo``, with blows, or whatever else, at their moments."""
         command = [*self._prefix, *COMMAND, "demo", "--recipe", f"recipes.{MODEL}", "--ports", "free", "--keep"]
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert process.stdout is not None
         lines: list[str] = []
         struck: list[Blow] = []
-        for line in process.stdout:
-            lines.append(line)
-            for blow in blows:
-                if _is_now(blow.moment, lines):
-                    self.strike(blow.victim)
-                    struck.append(blow)
-                    lines.append(f"--- {blow.victim} killed ---\n")
-            for moment, act in (at or {}).items():
-                if _is_now(moment, lines):
-                    act()
+        with subprocess.Popen(
+            command, cwd=REPOSITORY, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                for blow in blows:
+                    if _is_now(blow.moment, lines):
+                        self.strike(blow.victim)
+                        struck.append(blow)
+                        lines.append(f"--- {blow.victim} killed ---\n")
+                for moment, act in (at or {}).items():
+                    if _is_now(moment, lines):
+                        act()
         return Run(process.wait(), "".join(lines), struck)
 
     def strike(self, victim: str) -> None:
