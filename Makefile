@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PORTS ?= usual
 TESTS ?= tests
+JOBS ?= 2
 
 .PHONY: help demo test check lint types imports proto bench soak up down clean lock system-deps
 
@@ -34,8 +35,8 @@ up: $(STAMP) system-deps  ## start the local stack
 down: $(STAMP)  ## stop the local stack
 	$(BIN)/python -m flows down
 
-test: $(STAMP) system-deps  ## run every test (TESTS=tests/ckpt runs some)
-	$(BIN)/python -m pytest $(TESTS)
+test: $(STAMP) system-deps  ## run every test (TESTS=tests/ckpt runs some, JOBS=4 more at once)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(TESTS)
 
 check: lint types imports  ## lint, types, import rule, generated code
 
@@ -55,9 +56,11 @@ proto: $(STAMP)  ## generate the protobuf code again
 bench: $(STAMP)  ## time and memory of each stage of the pipeline
 	$(BIN)/python -m benchmarks pipeline --json benchmarks/results/pipeline.json
 
-soak: $(STAMP)  ## kill writers at every system call and mutate files for ten minutes (needs strace)
+soak: $(STAMP)  ## kill writers at every system call, mutate files, kill every process of a stack, bad days (root, hours)
 	$(BIN)/python -m tests.ckpt.soak_kill
 	$(BIN)/python -m tests.ckpt.soak_hostile --seconds 600
+	$(BIN)/python -m tests.flows.soak_bad_days --home .treering/soak-days
+	$(BIN)/python -m tests.flows.soak_kills --home .treering/soak-kills --json .treering/soak-kills.json
 
 lock: BARE = $(shell sed -n 's/^\([^#=]*\)==.*/--exclude \1/p' requirements.bare.lock)
 lock: $(STAMP)  ## write requirements.lock from what is installed
