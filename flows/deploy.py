@@ -26,7 +26,7 @@ class Deployed:
     seconds: float
 
 
-@flow(name="deploy")
+@flow(name="deploy", flow_run_name="deploy {model} version {version}")
 def deploy(model: str, version: int, reason: str = "deployed") -> Deployed:
     """Promote a version and wait until the fleet serves it.
 

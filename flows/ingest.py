@@ -21,7 +21,7 @@ class Ingested:
     rejected: dict[str, int]
 
 
-@flow(name="ingest")
+@flow(name="ingest", flow_run_name="ingest for {recipe}")
 def ingest(recipe: str, source: str | None = None) -> Ingested:
     """Validate a recipe's rows and write them as Arrow shards.
 

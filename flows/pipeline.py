@@ -75,7 +75,7 @@ class _Made:
     pause: float | None
 
 
-@flow(name="pipeline")
+@flow(name="pipeline", flow_run_name="pipeline of {recipe}")
 def pipeline(
     recipe: str = "recipes.mnist", source: str | None = None, backend: str = "aoti", drill: bool = True
 ) -> str:

@@ -42,7 +42,7 @@ class Released:
     program: str
 
 
-@flow(name="release")
+@flow(name="release", flow_run_name="release {recipe}")
 def release(
     recipe: str,
     dataset: str,

@@ -35,7 +35,7 @@ class Trained:
     run_id: str
 
 
-@flow(name="train")
+@flow(name="train", flow_run_name="train {recipe} by plan {plan}")
 def train(
     recipe: str,
     dataset: str,

@@ -56,7 +56,7 @@ class Watched:
     rollback: RolledBack | None
 
 
-@flow(name="watch")
+@flow(name="watch", flow_run_name="watch {model}")
 def watch(model: str, detector: str, seconds: float = 3600.0) -> Watched:
     """Watch a model's workers until an alarm was dealt with, or for a time.
 

@@ -5,7 +5,6 @@ One stack serves the whole module: MLflow, Prefect, its worker, VictoriaMetrics 
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import ckpt
 import registry
 from flows.stack import guard
 from registry.server import Server
+from tests.browser import CHROMIUM, Browser, browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 HOSTILE = REPOSITORY / "tests" / "flows" / "hostile"
@@ -79,7 +79,7 @@ def variables(text: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.mktemp("home") / "Größe & Maß, 年輪"  # wherever a command, a URI or a compiler takes a path
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_", "TREERING_"))}
     environment = {**own, "TREERING_HOME": str(home), "PYTHONPATH": str(HOSTILE)}
     command = [sys.executable, "-m", "flows"]
@@ -427,35 +427,45 @@ def test_a_pt_file_is_taken_for_nothing(stack: Stack) -> None:
 
 # --- what a person sees, in a real browser ----------------------------------------------------------------------------
 
-CHROMIUM = shutil.which("chromium")
-QUIET = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --disable-quic"
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing; SYSTEM_DEPS=1 make system-deps")
 
 
-def page(url: str, folder: Path) -> str:
-    """The document of a page after its scripts have run."""
-    assert CHROMIUM is not None
-    options = f"--headless --no-sandbox --disable-gpu {QUIET} --virtual-time-budget=20000 --dump-dom".split()
-    command = [CHROMIUM, *options, f"--user-data-dir={folder}", url]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as one:
+        yield one
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; SYSTEM_DEPS=1 make system-deps")
-def test_a_person_finds_a_version_with_its_root_in_mlflow(stack: Stack, tmp_path: Path) -> None:
+@needs_chromium
+def test_a_person_finds_a_version_with_its_root_and_compile_report_in_mlflow(stack: Stack, person: Browser) -> None:
     row = stack.summary["versions"][2]
 
-    document = page(f"{stack.environment['MLFLOW_TRACKING_URI']}/#/models/wine/versions/3", tmp_path)
+    text = person.open(f"{stack.environment['MLFLOW_TRACKING_URI']}/#/models/wine/versions/3", row["root"])
 
-    assert row["root"] in document
-    assert "treering.kind" in document
-    assert "smaller than a full copy" in document
+    assert "treering.kind" in text
+    assert "smaller than a full copy" in text
+    assert "compile.md" in text
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; SYSTEM_DEPS=1 make system-deps")
-def test_a_person_sees_the_chain_of_deltas_drawn(stack: Stack, tmp_path: Path) -> None:
-    version = stack.server.versions("wine")[2]
-    pages = stack.server.download(version.location, "", tmp_path / "pages")
+@needs_chromium
+def test_a_person_finds_the_run_its_stages_and_its_figures_in_prefect(stack: Stack, person: Browser) -> None:
+    address = stack.environment["PREFECT_API_URL"].removesuffix("/api")
+    (run,) = stack.api("/flow_runs/filter", {"flows": {"name": {"any_": ["pipeline"]}}})
 
-    document = page((pages / "chain.html").as_uri(), tmp_path / "profile")
+    person.open(f"{address}/runs/flow-run/{run['id']}", "pipeline of recipes.wine", "Completed")
+    person.click("Subflow Runs", "train recipes.wine by plan head", "deploy wine version 4")
+    text = person.open(f"{address}/artifacts/key/pipeline-wine", "patch ratio")
 
-    assert [f"v{number} ·" in document for number in (1, 2, 3)] == [True, True, True]
-    assert document.count("marker-end") == 2
+    assert "Spoiled version seen after" in text
+    assert "failed requests" in text
+
+
+@needs_chromium
+def test_a_person_finds_why_a_version_was_taken_back_in_prefect(stack: Stack, person: Browser) -> None:
+    address = stack.environment["PREFECT_API_URL"].removesuffix("/api")
+    runs = stack.api("/flow_runs/filter", {"flows": {"name": {"any_": ["rollback"]}}})
+    (by_event,) = [run for run in runs if run["deployment_id"]]
+
+    text = person.open(f"{address}/runs/flow-run/{by_event['id']}", "nothing to do", "anomaly score")
+
+    assert "margin_mean" in text

@@ -9,7 +9,7 @@ import torch
 import ckpt
 import registry
 from registry.server import Server
-from tests.registry.browser import CHROMIUM, Browser, browser
+from tests.browser import CHROMIUM, Browser, browser
 
 pytestmark = [
     pytest.mark.integration,
