@@ -81,7 +81,7 @@ def _run(home: Path, addresses: Addresses, *, recipes: Sequence[str], say: Say) 
     finished = following.run_all(deployment, runs)
     failures = [
         f"the pipeline of {recipe} ended as {run.state_name}: {run.state.message if run.state else ''} See "
-        f"{addresses.prefect_ui}/runs/flow-run/{run.id} with KEEP=1, or the log of the Prefect worker in "
+        f"{addresses.prefect_ui}/runs/flow-run/{run.id} with KEEP=1, or flow-runs.log in "
         f"{home / 'stack'}."
         for recipe, run in zip(recipes, finished, strict=True)
         if run.state is None or not run.state.is_completed()

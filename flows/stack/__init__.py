@@ -28,7 +28,16 @@ from flows.stack.environment import (
 )
 from flows.stack.leftovers import sweep
 from flows.stack.lock import alone
-from flows.stack.process import Record, end_strays, find, records, stack_processes, start_all, stop
+from flows.stack.process import (
+    Record,
+    end_strays,
+    find,
+    put_aside_if_long,
+    records,
+    stack_processes,
+    start_all,
+    stop,
+)
 from flows.stack.services import SERVERS
 
 __all__ = [
@@ -100,6 +109,7 @@ def start_worker(home: Path, addresses: Addresses, *, before: Callable[[], objec
     """
     with alone(home):
         service = prefect_worker.service(home, addresses)
+        put_aside_if_long(home / "stack" / "flow-runs.log")
         if find(home, service.name) is None:
             before()
         start_all([(service, None), (keeper.service(home, addresses), None)], home, say=say)

@@ -115,8 +115,7 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
     folder = home / "stack"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{service.name}.log"
-    if log.exists() and log.stat().st_size > LONGEST_LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
+    put_aside_if_long(log)
     with open(log, "ab") as output:
         process = subprocess.Popen(
             service.command,
@@ -136,6 +135,12 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
     )
     write_whole(folder / f"{service.name}{_RECORD}", json.dumps(asdict(record)))
     return record
+
+
+def put_aside_if_long(log: Path) -> None:
+    """Begin a log anew when it is longer than ``LONGEST_LOG_BYTES``; the one before is kept."""
+    if log.exists() and log.stat().st_size > LONGEST_LOG_BYTES:
+        log.replace(log.with_suffix(".log.1"))
 
 
 def write_whole(file: Path, text: str) -> None:

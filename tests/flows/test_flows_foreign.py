@@ -66,7 +66,8 @@ class Run:
                 time.sleep(0.2)
 
     def log(self) -> str:
-        return (self.home / "stack" / "prefect-worker.log").read_text(errors="replace")
+        file = self.home / "stack" / "flow-runs.log"
+        return file.read_text(errors="replace") if file.exists() else ""
 
     def wait_for(self, words: str, *, since: int = 0, timeout_s: float = 300.0) -> None:
         """Return when the log of the flow run holds some words, past a position."""
