@@ -110,7 +110,7 @@ def _measured(loaded: recipes.Recipe, *, source: str | None, backend: str, drill
     run = _Run(recipe=loaded.module_name, data=data, seed=_next_seed(loaded.name), backend=backend)
     first = _first(run)
     oracle = _oracle(loaded, data)
-    oracle.add(registry.fetch(f"{loaded.name}/{first.released.version}"))
+    _take_in(first.released, oracle)
     fleet = fleets.started(loaded.name)
     _check_both_forms(fleet, loaded.name, oracle)
     rate_per_s = bearable_rate(fleet, model=loaded.name, oracle=oracle)
@@ -204,9 +204,14 @@ def _update(run: _Run, plan: str, before: _Made, oracle: Oracle) -> _Made:
     """The next version, trained from the last one's weights, released and deployed while traffic runs."""
     trained = run.trained(plan, start=before.trained.folder)
     released = run.released(trained)
-    oracle.add(registry.fetch(f"{released.model}/{released.version}"))
+    _take_in(released, oracle)
     oracle.require_all_different()
     return _deployed(trained, released, f"retrained by plan '{plan}'")
+
+
+def _take_in(released: Released, oracle: Oracle) -> None:
+    folder = registry.fetch(f"{released.model}/{released.version}")
+    oracle.add(folder, root=released.root, seal=released.seal)
 
 
 def _watched(model: str, detector: monitors.Detector) -> None:
@@ -220,7 +225,7 @@ def _drill(run: _Run, before: _Made, oracle: Oracle) -> tuple[_Made, Drill]:
     model = before.released.model
     trained = run.trained("full", shuffled_labels=True)
     released = run.released(trained, force="a drill: trained on shuffled labels")
-    oracle.add(registry.fetch(f"{model}/{released.version}"))
+    _take_in(released, oracle)
     oracle.require_all_different()
     spoiled = _deployed(trained, released, "a drill")
     return spoiled, observe(model, released, back=before.released, live_since=spoiled.deploy_ended)

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import ckpt
 import compiler
 from flows.errors import WrongAnswerError
 from serving.client import Reply
 from serving.load import OK, Shot
-from serving.release import PROGRAM_FOLDER
+from serving.release import open_release
 from serving.schedule import BUCKETS
 
 Array = NDArray[np.generic]
@@ -62,13 +61,16 @@ class Oracle:
             for request in self._requests
         ]
 
-    def add(self, folder: Path) -> str:
-        """Take a version from its checkpoint folder; return its root."""
-        program = compiler.load(folder / PROGRAM_FOLDER)
-        with ckpt.open(folder, verify="sha256") as checkpoint:
-            runner = program.bind({spec.name: checkpoint[spec.name] for spec in program.requires})
-            self._versions[checkpoint.root] = _Version(program, runner)
-            return checkpoint.root
+    def add(self, folder: Path, *, root: str, seal: str) -> None:
+        """Take a version from its checkpoint folder.
+
+        Raises:
+            ReleaseRefusedError: it does not verify, or has another root or seal; its program was not run.
+        """
+        with open_release(folder, root=root, seal=seal) as release:
+            program = release.program
+            assert isinstance(program, compiler.Program), "a folder's program is the compiler's"
+            self._versions[root] = _Version(program, program.bind(release.tensors))
 
     def check(self, shots: Sequence[Shot]) -> Counter[str]:
         """Compare every answered shot; count them by root.

@@ -34,6 +34,7 @@ class Released:
     model: str
     version: int
     root: str
+    seal: str
     kind: str
     stored_bytes: int
     full_bytes: int
@@ -86,6 +87,7 @@ def release(
         model=loaded.name,
         version=version.number,
         root=version.root,
+        seal=version.seal,
         kind=version.kind,
         stored_bytes=version.stored_bytes,
         full_bytes=version.full_bytes,

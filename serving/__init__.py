@@ -12,7 +12,7 @@ registry), stages everywhere, flips each, restarts who died, and holds back a ro
 
     python -m serving --model mnist@champion --port 8000            one worker that follows an alias
     python -m serving fleet --model mnist@champion --workers 2      several
-    python -m serving worker --model mnist --folder F --root R      one worker on one folder, no registry
+    python -m serving worker --model mnist --folder F --root R --seal S    one worker on one folder
 
     >>> with Client("http://127.0.0.1:8000", model="mnist") as client:      # doctest: +SKIP
     ...     reply = client.infer({"image": digits})

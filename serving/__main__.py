@@ -79,6 +79,7 @@ def _worker(arguments: Sequence[str]) -> None:
     parser.add_argument("--model", required=True, metavar="NAME", help="the model's name in request paths")
     parser.add_argument("--folder", required=True, type=Path, help="a checkpoint folder with its program attached")
     parser.add_argument("--root", required=True, help="what the checkpoint's root must be: sha256:...")
+    parser.add_argument("--seal", required=True, help="what its seal must be, which covers the program: sha256:...")
     parser.add_argument("--version", default="0", help="answered as model_version (default 0)")
     parser.add_argument("--token-file", type=Path, help="holds the token of control calls; mode 600")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
@@ -95,6 +96,7 @@ def _worker(arguments: Sequence[str]) -> None:
         model=options.model,
         folder=options.folder,
         root=options.root,
+        seal=options.seal,
         version=options.version,
         listener=listener,
         token=token,

@@ -15,13 +15,12 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from serving.client import Client, Standing
 from serving.errors import CallError, StartError, TokenError, UnreachableError
 from serving.server import DRAIN_BOUND_S, address
-from serving.source import Desired
+from serving.source import Target
 from serving.token import TOKEN_VARIABLE, Token
 
 FIRST_DELAY_S = 0.25
@@ -29,14 +28,6 @@ LONGEST_DELAY_S = 10.0
 STOP_BOUND_S = DRAIN_BOUND_S + 10
 CALL_BOUND_S = 600.0  # staging verifies and evaluates all weights
 SOURCE_ROOT = Path(__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A version that workers should serve, and the folder that holds it."""
-
-    desired: Desired
-    folder: Path
 
 
 class Child:
@@ -137,7 +128,8 @@ class Child:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "serving", "worker"),
             *("--model", self._model, "--folder", str(target.folder), "--root", target.desired.root),
-            *("--version", target.desired.version, "--fd", str(listener), "--stop-with-stdin"),
+            *("--seal", target.seal, "--version", target.desired.version),
+            *("--fd", str(listener), "--stop-with-stdin"),
             *(("--token-file", str(self._token.file)) if self._token.file else ()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

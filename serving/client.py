@@ -171,9 +171,9 @@ class Client:
         """Return what is live, staged and previous."""
         return Standing(**self._json("GET", self._control))
 
-    def stage(self, folder: Path, *, root: str, version: str) -> Standing:
+    def stage(self, folder: Path, *, root: str, seal: str, version: str) -> Standing:
         """Have a checkpoint folder verified and built beside traffic."""
-        call = {"folder": str(folder), "root": root, "version": version}
+        call = {"folder": str(folder), "root": root, "seal": seal, "version": version}
         return Standing(**self._json("POST", f"{self._control}/stage", json=call))
 
     def flip(self, root: str) -> Standing:

@@ -24,15 +24,16 @@ from serving.updater import Step
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Root = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
 class StageCall(BaseModel):
-    """Stage the checkpoint in ``folder`` (a path on the worker's machine), which must have ``root``."""
+    """Stage the checkpoint in ``folder`` (a path on the worker's machine), which must have ``root`` and ``seal``."""
 
     model_config = ConfigDict(extra="forbid")
     folder: Path
-    root: Root
+    root: Digest
+    seal: Digest
     version: str
 
 
@@ -40,7 +41,7 @@ class RootCall(BaseModel):
     """Flip to ``root``, or undo if ``root`` is live."""
 
     model_config = ConfigDict(extra="forbid")
-    root: Root
+    root: Digest
 
 
 def build_control(service: Service) -> FastAPI:
@@ -110,7 +111,8 @@ def _add_updates(app: FastAPI, service: Service) -> None:
 
     @app.post("/v2/treering/models/{name}/stage")
     async def stage(name: str, call: StageCall) -> Json:
-        return await _step(service.find(name).updater.stage(call.folder, root=call.root, version=call.version))
+        updater = service.find(name).updater
+        return await _step(updater.stage(call.folder, root=call.root, seal=call.seal, version=call.version))
 
     @app.post("/v2/treering/models/{name}/flip")
     async def flip(name: str, call: RootCall) -> Json:

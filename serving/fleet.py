@@ -19,11 +19,11 @@ from pathlib import Path
 
 import orjson
 
-from serving.child import Child, Target
+from serving.child import Child
 from serving.client import Standing
 from serving.errors import NothingToUndoError, QuarantinedError, SourceError
 from serving.protocol import Json
-from serving.source import Desired, Source, replace_file
+from serving.source import Desired, Source, Target, replace_file
 
 POLL_S = 2.0
 CONVERGE_BOUND_S = 45.0
@@ -150,8 +150,7 @@ class Fleet:
                 )
             self._held_back = None
             if desired not in self._fetched:
-                folder = await asyncio.to_thread(self._source.fetch, desired)
-                self._fetched[desired] = Target(desired=desired, folder=folder)
+                self._fetched[desired] = await asyncio.to_thread(self._source.fetch, desired)
         except SourceError as error:
             self._problem = str(error)
             return self.target
@@ -185,7 +184,8 @@ class Fleet:
 
 
 def _stage(child: Child, target: Target) -> Standing:
-    return child.client.stage(target.folder, root=target.desired.root, version=target.desired.version)
+    desired = target.desired
+    return child.client.stage(target.folder, root=desired.root, seal=target.seal, version=desired.version)
 
 
 def _describe(child: Child) -> Json:

@@ -18,8 +18,8 @@ from pathlib import Path
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from serving.child import Child, Target
-from serving.control import Root, answer_errors
+from serving.child import Child
+from serving.control import Digest, answer_errors
 from serving.errors import StartError
 from serving.fleet import Fleet
 from serving.guard import Guarded
@@ -35,7 +35,7 @@ class UndoCall(BaseModel):
     """Take all workers back if ``root`` is what they serve."""
 
     model_config = ConfigDict(extra="forbid")
-    root: Root
+    root: Digest
 
 
 def run_fleet(
@@ -62,8 +62,7 @@ def run_fleet(
         SourceError: The alias cannot be resolved or fetched.
         StartError: The state folder cannot be made, or a worker ended before it was ever ready.
     """
-    desired = source.resolve(name, alias)
-    first = Target(desired=desired, folder=source.fetch(desired))
+    first = source.fetch(source.resolve(name, alias))
     state_folder = _make_folder(state_folder)
     worker_token = token or Token(secrets.token_urlsafe(32))
     children = [

@@ -4,12 +4,10 @@ Quarantined roots are refused as every source must; what the registry or MLflow 
 fleet stays with what it serves. A fleet goes back to a version that it has fetched before while MLflow is away.
 """
 
-from pathlib import Path
-
 import ckpt
 import registry
 from serving.errors import QuarantinedError, SourceError
-from serving.source import Desired
+from serving.source import Desired, Target
 
 
 class RegistrySource:
@@ -43,10 +41,11 @@ class RegistrySource:
         version = registry.resolve(f"{name}@{alias}", server=self._server)
         return Desired(name=name, version=str(version.number), root=version.root)
 
-    def fetch(self, desired: Desired) -> Path:
-        """See :class:`serving.source.Source`."""
+    def fetch(self, desired: Desired) -> Target:
+        """See :class:`serving.source.Source`; the seal is what the version's tag in MLflow says."""
         reference = f"{desired.name}/{desired.version}"
         try:
-            return registry.fetch(reference, server=self._server)
+            seal = registry.resolve(reference, server=self._server).seal
+            return Target(desired=desired, folder=registry.fetch(reference, server=self._server), seal=seal)
         except (registry.RegistryError, ckpt.CheckpointError, OSError) as error:
             raise SourceError(f"version '{reference}'", found=str(error), expected="a verified checkpoint") from error

@@ -1,7 +1,7 @@
 """Where a fleet learns what to serve, and gets it from.
 
-A *source* resolves an alias to a version and its root, and fetches the full checkpoint as a local folder. The registry
-is one; ``FolderSource`` is another, a plain folder that needs no server::
+A *source* resolves an alias to a version and its root, and fetches the full checkpoint as a local folder, with the seal
+that the folder must have. The registry is one; ``FolderSource`` is another, a plain folder that needs no server::
 
     models/mnist/1/ …              checkpoint folders, by version
     models/mnist/aliases.json      {"champion": "1"}
@@ -9,7 +9,7 @@ is one; ``FolderSource`` is another, a plain folder that needs no server::
 
 Promises of every source: ``resolve`` never names a quarantined root, it raises QuarantinedError; what cannot be
 resolved or fetched is a SourceError. Calls may block: a fleet makes them in a thread. Bytes are verified by whoever
-serves them, whatever the source says.
+serves them, whatever the source says; a folder that changes later does not change the seal.
 """
 
 import os
@@ -32,6 +32,15 @@ class Desired:
     root: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A version that workers should serve, its folder, and the seal that the folder must have."""
+
+    desired: Desired
+    folder: Path
+    seal: str
+
+
 class Source(Protocol):
     """Resolves aliases and fetches versions."""
 
@@ -44,8 +53,8 @@ class Source(Protocol):
         """
         ...
 
-    def fetch(self, desired: Desired) -> Path:
-        """Return a folder that holds the full checkpoint; it stays until the fleet ends.
+    def fetch(self, desired: Desired) -> Target:
+        """Return the full checkpoint's folder, which stays until the fleet ends, and the seal of the version.
 
         Raises:
             SourceError: The version is not there, or cannot be fetched.
@@ -54,10 +63,14 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """Versions in a local folder, as the head of this module draws it."""
+    """Versions in a local folder, as the head of this module draws it.
+
+    Nobody but the folder vouches for a seal, so the one that was there at the first fetch counts from then on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._seals: dict[Desired, str] = {}
 
     def resolve(self, name: str, alias: str) -> Desired:
         """Read the alias and the root of the version that it names."""
@@ -70,7 +83,7 @@ class FolderSource:
                 next_step=f"Set it in '{self._folder / name / 'aliases.json'}'.",
             )
         version = str(aliases[alias])
-        root = self._root_of(name, version)
+        root = self._manifest(name, version).root
         if root in self._read(name, "quarantine.json", default=[]):
             raise QuarantinedError(
                 f"alias '{name}@{alias}'",
@@ -80,9 +93,12 @@ class FolderSource:
             )
         return Desired(name=name, version=version, root=root)
 
-    def fetch(self, desired: Desired) -> Path:
-        """Return the version's own folder."""
-        return self._folder / desired.name / desired.version
+    def fetch(self, desired: Desired) -> Target:
+        """Return the version's own folder, and the seal that it had when it was fetched first."""
+        if desired not in self._seals:
+            self._seals[desired] = self._manifest(desired.name, desired.version).seal
+        folder = self._folder / desired.name / desired.version
+        return Target(desired=desired, folder=folder, seal=self._seals[desired])
 
     def point(self, name: str, *, alias: str, version: str) -> None:
         """Make the alias name a version."""
@@ -93,10 +109,10 @@ class FolderSource:
         roots = self._read(name, "quarantine.json", default=[])
         self._write(name, "quarantine.json", sorted({*roots, root}))
 
-    def _root_of(self, name: str, version: str) -> str:
+    def _manifest(self, name: str, version: str) -> ckpt.Manifest:
         folder = self._folder / name / version
         try:
-            return ckpt.read_manifest(folder).root
+            return ckpt.read_manifest(folder)
         except (ckpt.CheckpointError, OSError) as error:
             raise SourceError(
                 f"version {version} of '{name}'", found=str(error), expected=f"a checkpoint in '{folder}'"

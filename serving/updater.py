@@ -13,10 +13,10 @@ staging in progress, and what it left is not the way back of anything.
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from serving import weights
 from serving.engine import Engine, warm
@@ -24,7 +24,11 @@ from serving.errors import NothingToUndoError, NotStagedError, ReleaseRefusedErr
 from serving.metrics import Metrics
 from serving.weights import Release, Slot
 
-OpenRelease = Callable[[Path, str], AbstractContextManager[Release]]
+
+class OpenRelease(Protocol):
+    """Opens and verifies a checkpoint folder: ``release.open_release``, or a fake."""
+
+    def __call__(self, folder: Path, *, root: str, seal: str) -> AbstractContextManager[Release]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class Updater:
     Args:
         engine: Holds the live slot.
         metrics: Where updates are counted.
-        open_release: Opens and verifies a checkpoint folder: ``release.open_release``, or a fake.
+        open_release: Opens and verifies a checkpoint folder.
     """
 
     def __init__(self, engine: Engine, *, metrics: Metrics, open_release: OpenRelease) -> None:
@@ -85,14 +89,14 @@ class Updater:
             previous_root=previous.root if previous else None,
         )
 
-    async def stage(self, folder: Path, *, root: str, version: str) -> Step:
+    async def stage(self, folder: Path, *, root: str, seal: str, version: str) -> Step:
         """Verify the folder and build its slot; traffic goes on, and so may an undo.
 
-        A root that is live, staged or previous is not read again.
+        A root that is live, staged or previous is not read again: it stays with the program that it was proved with.
 
         Raises:
-            ReleaseRefusedError: The folder does not verify, is not ``root``, or cannot follow what is live. Nothing
-                has changed.
+            ReleaseRefusedError: The folder does not verify, is not of ``root`` and ``seal``, or cannot follow what is
+                live. Nothing has changed.
         """
         async with self._one_stage:
             if root in (self.standing.root, self.standing.staged_root):
@@ -100,7 +104,9 @@ class Updater:
             started_s = time.monotonic()
             try:
                 held = self._take_previous(root=root)
-                self._staged = held or await asyncio.to_thread(self._build, folder, root=root, version=version)
+                self._staged = held or await asyncio.to_thread(
+                    self._build, folder, root=root, seal=seal, version=version
+                )
             except ReleaseRefusedError:
                 self._metrics.count_stage("refused", seconds=time.monotonic() - started_s)
                 raise
@@ -167,10 +173,10 @@ class Updater:
             self._previous = None
             return previous
 
-    def _build(self, folder: Path, *, root: str, version: str) -> Slot:
+    def _build(self, folder: Path, *, root: str, seal: str, version: str) -> Slot:
         """Build the slot of a folder; runs in a thread of its own, reading the live slot and writing beside it."""
         live = self._engine.live.slot
-        with self._open_release(folder, root) as release:
+        with self._open_release(folder, root=root, seal=seal) as release:
             weights.check_required(release)
             if release.program.digest != live.program.digest:
                 return self._build_new_program(release, version=version)

@@ -42,6 +42,7 @@ def serve(
     model: str,
     folder: Path,
     root: str,
+    seal: str,
     version: str,
     listener: socket.socket,
     token: Token | None,
@@ -55,7 +56,7 @@ def serve(
     Args:
         model: The name in request paths.
         folder: A checkpoint folder with a program attached.
-        root: What the checkpoint's root must be.
+        root, seal: What the checkpoint's must be.
         version: Its number in the registry; answers carry it as ``model_version``.
         listener: A listening socket; closed at the end.
         token: What control calls must carry; None refuses them all.
@@ -72,7 +73,13 @@ def serve(
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     worker = _Worker(model=model, token=token, wait_bound_s=wait_bound_s, open_release=open_release)
     main = worker.run(
-        folder, root=root, version=version, listener=listener, on_ready=on_ready, stop_with_stdin=stop_with_stdin
+        folder,
+        root=root,
+        seal=seal,
+        version=version,
+        listener=listener,
+        on_ready=on_ready,
+        stop_with_stdin=stop_with_stdin,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
@@ -92,6 +99,7 @@ class _Worker:
         folder: Path,
         *,
         root: str,
+        seal: str,
         version: str,
         listener: socket.socket,
         on_ready: Callable[[], None],
@@ -101,7 +109,7 @@ class _Worker:
         server = make_server(App(self._service, control=build_control(self._service), token=self._token))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            model, slot = await asyncio.to_thread(self._load, folder, root=root, version=version)
+            model, slot = await asyncio.to_thread(self._load, folder, root=root, seal=seal, version=version)
             with Engine(slot, model=model, buckets=BUCKETS) as engine:
                 await self._let_in(engine)
                 on_ready()
@@ -111,8 +119,8 @@ class _Worker:
         finally:
             await _end(server, serving)
 
-    def _load(self, folder: Path, *, root: str, version: str) -> tuple[ModelInfo, Slot]:
-        with self._open_release(folder, root) as release:
+    def _load(self, folder: Path, *, root: str, seal: str, version: str) -> tuple[ModelInfo, Slot]:
+        with self._open_release(folder, root=root, seal=seal) as release:
             model = weights.describe(release.program, name=self._service.model, max_rows=BUCKETS[-1])
             return model, weights.build(release, version=version)
 

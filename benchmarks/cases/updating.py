@@ -27,16 +27,18 @@ from serving.updater import Updater
 @contextmanager
 def hot_update(*, work: Path, shared: Path, updates: int) -> Iterator[Call]:
     """Verify by SHA-256, build beside the live weights, flip between two batches."""
-    roots = {number: ckpt.read_manifest(shared / number).root for number in VERSIONS}
-    with open_release(shared / VERSIONS[0], roots[VERSIONS[0]]) as release:
+    manifests = {number: ckpt.read_manifest(shared / number) for number in VERSIONS}
+    first = manifests[VERSIONS[0]]
+    with open_release(shared / VERSIONS[0], root=first.root, seal=first.seal) as release:
         described = weights.describe(release.program, name="model", max_rows=MAX_ROWS)
         slot = weights.build(release, version=VERSIONS[0])
     pauses_s: list[float] = []
 
     async def update(updater: Updater) -> None:
         for number in islice(cycle(VERSIONS), 1, updates + 1):
-            await updater.stage(shared / number, root=roots[number], version=number)
-            pauses_s.append((await updater.flip(roots[number])).seconds)
+            made = manifests[number]
+            await updater.stage(shared / number, root=made.root, seal=made.seal, version=number)
+            pauses_s.append((await updater.flip(made.root)).seconds)
 
     with Engine(slot, model=described, buckets=(1, MAX_ROWS)) as engine, asyncio.Runner() as runner:
         updater = Updater(engine, metrics=Metrics(model="model"), open_release=open_release)

@@ -30,6 +30,7 @@ from flows.stack.process import Service, end_strays, find, launch, records, stop
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
 from flows.traffic import Traffic
 from serving.client import Reply
+from serving.errors import ReleaseRefusedError
 from serving.load import Shot
 
 
@@ -55,8 +56,14 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def oracle(releases: list[Path]) -> Oracle:
     made = Oracle({"input": torch.randn(6, 4)}, [range(1), range(1, 4), range(4, 6)])
     for folder in releases:
-        made.add(folder)
+        take_in(folder, made)
     return made
+
+
+def take_in(folder: Path, oracle: Oracle) -> str:
+    manifest = ckpt.read_manifest(folder)
+    oracle.add(folder, root=manifest.root, seal=manifest.seal)
+    return manifest.root
 
 
 def shot(folder: Path, oracle: Oracle, request: int, *, bucket: int = 4, place: int = 0, change: float = 0.0) -> Shot:
@@ -105,11 +112,19 @@ def test_an_answer_under_another_root_is_refused(oracle: Oracle, releases: list[
 
 def test_versions_that_answer_alike_prove_nothing(releases: list[Path]) -> None:
     alike = Oracle({"input": torch.randn(2, 4)}, [range(2)])
-    root = alike.add(releases[0])
+    root = take_in(releases[0], alike)
     alike._versions["sha256:other"] = alike._versions[root]
 
     with pytest.raises(WrongAnswerError, match="differ on every row"):
         alike.require_all_different()
+
+
+def test_the_proof_runs_no_program_that_the_seal_does_not_cover(releases: list[Path]) -> None:
+    manifest = ckpt.read_manifest(releases[0])
+    other = ckpt.read_manifest(releases[1]).seal
+
+    with pytest.raises(ReleaseRefusedError, match=f"found seal {manifest.seal}, expected seal {other}"):
+        Oracle({"input": torch.randn(2, 4)}, []).add(releases[0], root=manifest.root, seal=other)
 
 
 def test_traffic_that_breaks_is_heard_of(releases: list[Path]) -> None:

@@ -7,6 +7,7 @@
 import asyncio
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from serving.schedule import BUCKETS
 from serving.service import Loaded, Service
 from serving.source import FolderSource
 from serving.token import Token
-from serving.updater import Updater
+from serving.updater import Step, Updater
 from serving.weights import Release
 
 TOKEN = "a-token-of-the-tests"
@@ -129,17 +130,22 @@ class Shelf:
         self.opened: list[Path] = []
         self.reading: Callable[[], None] = lambda: None
 
+    def seal(self, folder: Path) -> str:
+        tensors, program = self.folders[folder]
+        return f"sha256:{hashlib.sha256(f'{tiny_root(tensors)} {program.digest}'.encode()).hexdigest()}"
+
     def put(self, name: str, tensors: dict[str, Tensor], program: TinyProgram | None = None) -> tuple[Path, str]:
         folder = Path("/shelf") / name
         self.folders[folder] = (tensors, program or TinyProgram())
         return folder, tiny_root(tensors)
 
     @contextmanager
-    def open_release(self, folder: Path, root: str) -> Iterator[Release]:
+    def open_release(self, folder: Path, *, root: str, seal: str) -> Iterator[Release]:
         self.opened.append(folder)
         tensors, program = self.folders[folder]
-        if tiny_root(tensors) != root:
-            raise ReleaseRefusedError(f"folder '{folder}'", found=tiny_root(tensors), expected=root)
+        for found, expected in ((tiny_root(tensors), root), (self.seal(folder), seal)):
+            if found != expected:
+                raise ReleaseRefusedError(f"folder '{folder}'", found=found, expected=expected)
         self.reading()
         yield Release(folder=folder, root=root, program=program, tensors=tensors)
 
@@ -155,6 +161,10 @@ class Rig:
     http: httpx.AsyncClient
     app: App
     root: str
+
+    async def stage(self, folder: Path, *, root: str, version: str) -> Step:
+        """Stage a folder of the shelf by the seal that it has."""
+        return await self.updater.stage(folder, root=root, seal=self.shelf.seal(folder), version=version)
 
     def offline(self, tensors: Mapping[str, Tensor], x: Tensor, *, bucket: int) -> Tensor:
         """The offline answer at a bucket: rows padded with zeros, the plain formula."""
@@ -174,7 +184,7 @@ def rig() -> RigMaker:
     async def make(*, wait_bound_s: float = 2.0, max_body_bytes: int = 1 << 20) -> AsyncIterator[Rig]:
         shelf, program = Shelf(), TinyProgram()
         folder, root = shelf.put("v1", tiny_tensors(1), program)
-        with shelf.open_release(folder, root) as release:
+        with shelf.open_release(folder, root=root, seal=shelf.seal(folder)) as release:
             model = weights.describe(program, name="tiny", max_rows=BUCKETS[-1])
             slot = weights.build(release, version="1")
         service = Service(model="tiny")
@@ -251,6 +261,7 @@ class Shop:
     folder: Path
     net: Net
     roots: dict[str, str]
+    seals: dict[str, str]
     images: Tensor
     oracle: dict[str, list[dict[int, bytes]]]  # root → row → bucket → bytes of the logits
 
@@ -274,20 +285,56 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     net.load_state_dict(net_state(1))
     dim = compiler.Dim(name="rows", max=BUCKETS[-1])
     program = compiler.compile(net, (torch.randn(2, 1, 6, 6),), dynamic={"image": {0: dim}}, backend="eager")
-    saved = program.save(folder / "program")
-    files = {f"program/{file.relative_to(saved)}": file for file in saved.rglob("*") if file.is_file()}
+    files = program_files(program.save(folder / "program"))
     images = torch.randn(12, 1, 6, 6, generator=torch.Generator().manual_seed(7))
-    roots, oracle = {}, {}
+    roots, seals, oracle = {}, {}, {}
     for version in (1, 2, 3):
         state = net_state(version)
         path = folder / "mini" / str(version)
         path.parent.mkdir(exist_ok=True)
-        root = ckpt.save(state, path, attachments=files).root
-        roots[str(version)] = root
-        oracle[root] = offline(program.bind(state), images)
+        manifest = ckpt.save(state, path, attachments=files)
+        roots[str(version)], seals[str(version)] = manifest.root, manifest.seal
+        oracle[manifest.root] = offline(program.bind(state), images)
     FolderSource(folder).point("mini", alias="champion", version="1")
-    yield Shop(folder, net, roots, images, oracle)
+    yield Shop(folder, net, roots, seals, images, oracle)
     torch.set_num_threads(threads)
+
+
+def program_files(saved: Path) -> dict[str, Path]:
+    """The files of a saved program, as attachments."""
+    return {f"program/{file.relative_to(saved)}": file for file in saved.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(scope="session")
+def other_program(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved program with the inputs, outputs and tensors of the shop's, and another function."""
+
+    class Other(Net):
+        def forward(self, image: Tensor) -> Tensor:
+            logits: Tensor = self.head(torch.tanh(self.bn(self.conv(image))).flatten(1))
+            return logits
+
+    dim = compiler.Dim(name="rows", max=BUCKETS[-1])
+    program = compiler.compile(Other().eval(), (shop.images[:2],), dynamic={"image": {0: dim}}, backend="eager")
+    return program.save(tmp_path_factory.mktemp("other") / "program")
+
+
+@pytest.fixture
+def exchange(other_program: Path, tmp_path: Path) -> Callable[[Path], str]:
+    """Put the other program into a checkpoint folder, manifest and all: valid, of the same root. Returns its seal."""
+
+    def put(folder: Path) -> str:
+        made = tmp_path / "exchanged"
+        manifest = ckpt.save(ckpt.load(folder, mmap=False), made, attachments=program_files(other_program))
+        assert manifest.root == ckpt.read_manifest(folder).root
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder)
+        made.rename(folder)
+        return manifest.seal
+
+    return put
 
 
 def offline(runner: Any, images: Tensor) -> list[dict[int, bytes]]:
@@ -353,8 +400,10 @@ def launch() -> Iterator[Callable[..., Process]]:
 
 
 def worker_arguments(shop: Shop, *more: str) -> tuple[str, ...]:
-    folder, root = str(shop.checkpoint("1")), shop.roots["1"]
-    return ("worker", "--model", "mini", "--folder", folder, "--root", root, "--version", "1", "--port", "0", *more)
+    return (
+        *("worker", "--model", "mini", "--folder", str(shop.checkpoint("1")), "--root", shop.roots["1"]),
+        *("--seal", shop.seals["1"], "--version", "1", "--port", "0", *more),
+    )
 
 
 def url_of(process: Process) -> str:

@@ -239,7 +239,7 @@ def test_an_update_over_http(rig: Any, tiny: Any, play: Play) -> None:
             async def call(name: str, **body: str) -> Any:
                 return await r.http.post(f"{base}/{name}", json=body, headers=tiny.authorized)
 
-            staged = await call("stage", folder=str(folder), root=root, version="2")
+            staged = await call("stage", folder=str(folder), root=root, seal=r.shelf.seal(folder), version="2")
             flipped = await call("flip", root=root)
             standing = await r.http.get(base, headers=tiny.authorized)
             undone = await call("undo", root=root)
@@ -262,14 +262,21 @@ def test_an_update_over_http(rig: Any, tiny: Any, play: Play) -> None:
     play(scenario)
 
 
+DIGEST = b"sha256:" + b"a" * 64
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [
         (b"{", "body"),
         (b"{}", "body.folder"),
         (b'{"folder": "/x", "root": "sha256:ab", "version": "2"}', "body.root"),
-        (b'{"folder": "/x", "root": "sha256:' + b"a" * 64 + b'", "version": 2}', "body.version"),
-        (b'{"folder": "/x", "root": "sha256:' + b"a" * 64 + b'", "version": "2", "force": true}', "body.force"),
+        (b'{"folder": "/x", "root": "' + DIGEST + b'", "version": "2"}', "body.seal"),
+        (b'{"folder": "/x", "root": "' + DIGEST + b'", "seal": "' + DIGEST + b'", "version": 2}', "body.version"),
+        (
+            b'{"folder": "/x", "root": "' + DIGEST + b'", "seal": "' + DIGEST + b'", "version": "2", "force": true}',
+            "body.force",
+        ),
     ],
 )
 def test_a_malformed_control_call_is_refused_by_its_field(
@@ -382,7 +389,7 @@ def test_a_request_for_a_version_is_not_answered_by_the_one_that_follows_it(rig:
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             leave, running = threading.Event(), threading.Event()
 
             def hold() -> None:

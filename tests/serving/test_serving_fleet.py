@@ -125,6 +125,37 @@ def test_the_life_of_a_fleet(fleet: RunningFleet, shop: Any, under_load: Any) ->
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_a_program_exchanged_with_its_manifest_runs_on_no_worker(
+    fleet: RunningFleet, shop: Any, exchange: Callable[[Path], str]
+) -> None:
+    """Neither where a worker is started again nor where one stages, though the folder verifies and has the root."""
+    served = fleet.folder / "mini" / "1"
+    words = f"found seal {exchange(served)}, expected seal {shop.seals['1']}"
+
+    os.kill(fleet.status()["workers"][0]["pid"], signal.SIGKILL)
+    _wait_until(fleet, lambda status: status["workers"][0]["starts"] >= 3)
+    restarted, other = fleet.status()["workers"]
+    assert (restarted["state"], restarted["root"]) == ("starting", None)
+    assert (other["state"], other["root"]) == ("ready", shop.roots["1"])
+    with Client(other["url"], model="mini") as client:
+        assert shop.is_exact(client.infer({"image": shop.images[:1].numpy()}), range(1))
+
+    shutil.rmtree(served)
+    shutil.copytree(shop.checkpoint("1"), served)
+    assert fleet.post("/converge")["converged"]
+
+    fleet.point("2")
+    assert fleet.point("3")["converged"]
+    exchange(served)
+    for refused in (fleet.point("1"), fleet.post("/converge")):  # the second fetches again: the folder is as it was
+        assert roots_of(refused) == [shop.roots["3"], shop.roots["3"]]
+        assert words in refused["problem"]
+
+    status, errors = fleet.process.stop()
+    assert status == 0
+    assert words in errors  # of the start
+
+
 def _wait_until(fleet: RunningFleet, holds: Callable[[dict[str, Any]], bool]) -> None:
     while not holds(fleet.status()):
         pass

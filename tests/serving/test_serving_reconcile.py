@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from serving.child import Target
 from serving.client import Standing
 from serving.errors import CallError, NothingToUndoError, SourceError
 from serving.fleet import Fleet
-from serving.source import Desired
+from serving.source import Desired, Target
 
 
 def desired(version: str) -> Desired:
     return Desired(name="m", version=version, root=f"sha256:{version}")
+
+
+def target(wanted: Desired, folder: str) -> Target:
+    return Target(desired=wanted, folder=Path(folder), seal=f"seal {wanted.version}")
 
 
 @dataclass
@@ -31,8 +34,8 @@ class ToldSource:
             raise self.alias
         return desired(self.alias)
 
-    def fetch(self, wanted: Desired) -> Path:
-        return Path(self.folders.get(wanted.version, ["good"]).pop(0))
+    def fetch(self, wanted: Desired) -> Target:
+        return target(wanted, self.folders.get(wanted.version, ["good"]).pop(0))
 
 
 class MemoryWorker:
@@ -45,7 +48,8 @@ class MemoryWorker:
     def standing(self) -> Standing:
         return self.now
 
-    def stage(self, folder: Path, *, root: str, version: str) -> Standing:
+    def stage(self, folder: Path, *, root: str, seal: str, version: str) -> Standing:
+        assert seal == f"seal {version}"
         if folder.name == "bad" or self.picky:
             raise CallError("stage", found="a bad folder", expected="a good one", status_code=409)
         self.now = replace(self.now, staged_root=root)
@@ -86,7 +90,7 @@ class MemoryChild:
 
 def fleet_of(source: ToldSource, workers: list[MemoryWorker], folder: Path) -> Fleet:
     children: Any = [MemoryChild(index, worker) for index, worker in enumerate(workers)]
-    first = Target(desired=desired("1"), folder=Path("good"))
+    first = target(desired("1"), "good")
     return Fleet(children, source=source, name="m", alias="a", first=first, status_file=folder / "status.json")
 
 

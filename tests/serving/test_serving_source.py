@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import pytest
 
 from serving.errors import QuarantinedError, SourceError
-from serving.source import Desired, FolderSource, Source
+from serving.source import Desired, FolderSource, Source, Target
 
 
 class Publisher(Protocol):
@@ -71,14 +71,15 @@ def test_a_source_keeps_its_promises(publisher: Publisher, shop: Any) -> None:
     first = source.resolve("mini", "champion")
     publisher.promote("3")
     third = source.resolve("mini", "champion")
-    folders = {desired.root: source.fetch(desired) for desired in (first, third)}
+    targets = [source.fetch(desired) for desired in (first, third)]
 
     assert first == Desired(name="mini", version="1", root=shop.roots["1"])
     assert third == Desired(name="mini", version="3", root=shop.roots["3"])
-    for root, folder in folders.items():
-        assert ckpt.verify(folder).ok
-        manifest = ckpt.read_manifest(folder)
-        assert manifest.root == root
+    for desired, target in zip((first, third), targets, strict=True):
+        assert target == Target(desired=desired, folder=target.folder, seal=shop.seals[desired.version])
+        assert ckpt.verify(target.folder).ok
+        manifest = ckpt.read_manifest(target.folder)
+        assert (manifest.root, manifest.seal) == (desired.root, target.seal)
         assert [item.path for item in manifest.attachments] == ["program/program.pb"]
 
     publisher.quarantine(shop.roots["3"])
@@ -86,6 +87,19 @@ def test_a_source_keeps_its_promises(publisher: Publisher, shop: Any) -> None:
         source.resolve("mini", "champion")
     with pytest.raises(SourceError, match="nobody@champion"):
         source.resolve("nobody", "champion")
+
+
+def test_a_program_exchanged_after_the_first_fetch_changes_no_seal(
+    publisher: Publisher, shop: Any, exchange: Any
+) -> None:
+    publisher.promote("1")
+    desired = publisher.source.resolve("mini", "champion")
+    first = publisher.source.fetch(desired)
+
+    exchange(first.folder)
+    again = publisher.source.fetch(desired)
+
+    assert first.seal == again.seal == shop.seals["1"]
 
 
 def test_a_pointer_file_that_is_no_json_is_named(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_flip_changes_the_answer_and_raises_the_generation(rig: Any, tiny: Any
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
 
-            staged = await r.updater.stage(folder, root=root, version="2")
+            staged = await r.stage(folder, root=root, version="2")
             before = await ask(r)
             flipped = await r.updater.flip(root)
             after = await ask(r)
@@ -54,7 +54,7 @@ def test_only_formulas_of_changed_tensors_are_evaluated(rig: Any, tiny: Any, pla
             tensors = {**tiny.tensors(1), "bias": tiny.tensors(2)["bias"]}
             folder, root = r.shelf.put("v2", tensors)
 
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             await r.updater.flip(root)
             answer = await ask(r)
 
@@ -68,7 +68,7 @@ def test_undo_goes_back_without_opening_a_folder(rig: Any, tiny: Any, play: Play
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             await r.updater.flip(root)
             r.shelf.folders.clear()
 
@@ -87,7 +87,7 @@ def test_a_repeated_undo_does_nothing(rig: Any, tiny: Any, play: Play) -> None:
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             await r.updater.flip(root)
             await r.updater.undo(root)
 
@@ -107,7 +107,7 @@ def test_a_wrong_root_is_refused_and_nothing_changes(rig: Any, tiny: Any, play: 
             before = r.updater.standing
 
             with pytest.raises(ReleaseRefusedError):
-                await r.updater.stage(folder, root="sha256:" + "0" * 64, version="2")
+                await r.stage(folder, root="sha256:" + "0" * 64, version="2")
 
             assert r.updater.standing == before
             assert same_bits(await ask(r), r.offline(tiny.tensors(1), X, bucket=2))
@@ -120,7 +120,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_tensor(change: str, rig
     async def scenario() -> None:
         async with rig() as r:
             good_folder, good_root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(good_folder, root=good_root, version="2")
+            await r.stage(good_folder, root=good_root, version="2")
             await r.updater.flip(good_root)
             tensors = tiny.tensors(3)
             if change == "missing":
@@ -132,7 +132,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_tensor(change: str, rig
             folder, root = r.shelf.put("v3", tensors)
 
             with pytest.raises(ReleaseRefusedError, match="tensor 'scale'"):
-                await r.updater.stage(folder, root=root, version="3")
+                await r.stage(folder, root=root, version="3")
 
             assert r.updater.standing.previous_root == r.root  # the way back is still there
 
@@ -143,7 +143,7 @@ def test_a_flip_without_its_stage_is_refused(rig: Any, tiny: Any, play: Play) ->
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
 
             with pytest.raises(NotStagedError):
                 await r.updater.flip("sha256:" + "0" * 64)
@@ -157,13 +157,13 @@ def test_what_is_live_staged_or_previous_is_not_read_again(rig: Any, tiny: Any, 
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             await r.updater.flip(root)
             opened = list(r.shelf.opened)
 
-            live = await r.updater.stage(folder, root=root, version="2")
-            previous = await r.updater.stage(Path("/shelf/v1"), root=r.root, version="1")
+            live = await r.stage(folder, root=root, version="2")
+            previous = await r.stage(Path("/shelf/v1"), root=r.root, version="1")
             back = await r.updater.flip(r.root)
 
             assert (live.outcome, previous.outcome, back.outcome) == ("noop", "staged", "flipped")
@@ -179,7 +179,7 @@ def test_many_updates_there_and_back_are_exact(rig: Any, tiny: Any, play: Play) 
             for turn in range(2, 12):
                 tensors = tiny.tensors(turn % 3)
                 folder, root = r.shelf.put(f"v{turn}", tensors)
-                await r.updater.stage(folder, root=root, version=str(turn))
+                await r.stage(folder, root=root, version=str(turn))
                 await r.updater.flip(root)
 
                 answer = await ask(r)
@@ -194,7 +194,7 @@ def test_a_failed_exchange_leaves_the_old_version_live(rig: Any, tiny: Any, play
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             r.program.runners[0].swap_fails = True
 
             with pytest.raises(RuntimeError, match="the binding failed"):
@@ -212,7 +212,7 @@ def test_an_undo_does_not_wait_for_a_staging_in_progress(rig: Any, tiny: Any, pl
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             await r.updater.flip(root)
             third_folder, third_root = r.shelf.put("v3", tiny.tensors(3))
             reading, undone = threading.Event(), threading.Event()
@@ -222,7 +222,7 @@ def test_an_undo_does_not_wait_for_a_staging_in_progress(rig: Any, tiny: Any, pl
                 assert undone.wait(timeout=30)
 
             r.shelf.reading = hold
-            staging = asyncio.create_task(r.updater.stage(third_folder, root=third_root, version="3"))
+            staging = asyncio.create_task(r.stage(third_folder, root=third_root, version="3"))
             await asyncio.to_thread(reading.wait, 30)
 
             step = await r.updater.undo(root)
@@ -245,7 +245,7 @@ def test_another_program_with_the_same_face_is_taken_and_left_again(rig: Any, ti
             program = tiny.Program(digest="sha256:" + "b" * 64)
             folder, root = r.shelf.put("v2", tiny.tensors(2), program)
 
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             await r.updater.flip(root)
             after = await ask(r)
             await r.updater.undo(root)
@@ -266,7 +266,7 @@ def test_a_program_with_another_face_is_refused(rig: Any, tiny: Any, play: Play)
             folder, root = r.shelf.put("v2", tiny.tensors(2), program)
 
             with pytest.raises(ReleaseRefusedError, match="which are live"):
-                await r.updater.stage(folder, root=root, version="2")
+                await r.stage(folder, root=root, version="2")
 
             assert r.updater.standing.staged_root is None
 
@@ -300,7 +300,7 @@ def test_answers_under_updates_come_from_exactly_one_version(rig: Any, tiny: Any
             async def updates() -> None:
                 for turn in range(20):
                     root = list(tensors)[(turn + 1) % 2]
-                    await r.updater.stage(folders[root], root=root, version=str(turn))
+                    await r.stage(folders[root], root=root, version=str(turn))
                     await r.updater.flip(root)
                     answers.append((torch.ones(1, 4), await ask(r, torch.ones(1, 4))))
                     assert answers[-1][1].root == root
@@ -320,12 +320,12 @@ def test_the_pause_and_the_outcomes_are_counted(rig: Any, tiny: Any, play: Play)
     async def scenario() -> None:
         async with rig() as r:
             folder, root = r.shelf.put("v2", tiny.tensors(2))
-            await r.updater.stage(folder, root=root, version="2")
+            await r.stage(folder, root=root, version="2")
             await r.updater.flip(root)
             await r.updater.undo(root)
             await r.updater.undo(root)
             with pytest.raises(ReleaseRefusedError):
-                await r.updater.stage(folder, root="sha256:" + "0" * 64, version="3")
+                await r.stage(folder, root="sha256:" + "0" * 64, version="3")
 
             text = r.service.metrics.text().decode()
 

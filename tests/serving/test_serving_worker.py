@@ -10,10 +10,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import torch
 
 import ckpt
-import compiler
 from serving.client import Client, encode_request
 from serving.errors import CallError
 from serving.load import run_load, summarize
@@ -47,7 +45,7 @@ def test_updates_under_load_fail_nothing_and_every_answer_is_exact(
         history = [client.standing().root]
         for version in ("2", "3", "1", "3"):
             _wait_for_answers(client, more=60)
-            client.stage(shop.checkpoint(version), root=shop.roots[version], version=version)
+            client.stage(shop.checkpoint(version), root=shop.roots[version], seal=shop.seals[version], version=version)
             history.append(client.flip(shop.roots[version]).root)
         _wait_for_answers(client, more=60)
         undone = client.undo(shop.roots["3"])
@@ -88,7 +86,7 @@ def test_a_corrupt_checkpoint_is_refused_while_the_old_one_answers(
     with client_of(worker_url, tiny.token) as client:
         before = client.standing()
         with pytest.raises(CallError, match="status 409") as caught:
-            client.stage(spoiled, root=shop.roots["2"], version="2")
+            client.stage(spoiled, root=shop.roots["2"], seal=shop.seals["2"], version="2")
 
         assert "does not match its manifest" in str(caught.value)
         assert client.standing() == before
@@ -99,7 +97,7 @@ def test_a_corrupt_checkpoint_is_refused_while_the_old_one_answers(
 def test_what_is_not_the_release_that_was_asked_for_is_refused(
     lie: str, worker_url: str, shop: Any, tiny: Any, tmp_path: Path
 ) -> None:
-    folder, root = tmp_path / "copy", shop.roots["2"]
+    folder, root, seal = tmp_path / "copy", shop.roots["2"], shop.seals["2"]
     shutil.copytree(shop.checkpoint("2"), folder)
     if lie == "wrong root":
         root = shop.roots["3"]
@@ -110,11 +108,11 @@ def test_what_is_not_the_release_that_was_asked_for_is_refused(
         program.write_bytes(program.read_bytes()[:-1] + b"\x00")
     else:
         folder = tmp_path / "bare"
-        root = ckpt.save(ckpt.load(shop.checkpoint("2")), folder).root
+        seal = ckpt.save(ckpt.load(shop.checkpoint("2")), folder).seal
 
     with client_of(worker_url, tiny.token) as client:
         with pytest.raises(CallError) as caught:
-            client.stage(folder, root=root, version="2")
+            client.stage(folder, root=root, seal=seal, version="2")
 
         assert caught.value.status_code == 409
         assert client.standing().staged_root is None
@@ -122,27 +120,55 @@ def test_what_is_not_the_release_that_was_asked_for_is_refused(
 
 
 def test_a_swapped_program_is_refused_though_it_is_a_valid_one(
-    worker_url: str, shop: Any, tiny: Any, tmp_path: Path
+    worker_url: str, shop: Any, tiny: Any, other_program: Path, tmp_path: Path
 ) -> None:
     """Same inputs, outputs and tensors, another function: only the manifest's digest of the attachment can tell."""
-
-    class Other(type(shop.net)):  # type: ignore[misc]
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.head(torch.tanh(self.bn(self.conv(image))).flatten(1))
-            return logits
-
-    dim = compiler.Dim(name="rows", max=32)
-    program = compiler.compile(Other().eval(), (shop.images[:2],), dynamic={"image": {0: dim}}, backend="eager")
     folder = tmp_path / "copy"
     shutil.copytree(shop.checkpoint("2"), folder)
     shutil.rmtree(folder / "program")
-    program.save(folder / "program")
+    shutil.copytree(other_program, folder / "program")
 
     with client_of(worker_url, tiny.token) as client:
         with pytest.raises(CallError, match=r"attachment 'program/program\.pb'"):
-            client.stage(folder, root=shop.roots["2"], version="2")
+            client.stage(folder, root=shop.roots["2"], seal=shop.seals["2"], version="2")
 
         assert shop.is_exact(client.infer(inputs_of(shop, range(1))), range(1))
+
+
+def test_a_program_swapped_with_its_manifest_is_not_staged(
+    worker_url: str, shop: Any, tiny: Any, exchange: Any, tmp_path: Path
+) -> None:
+    """The folder verifies and has the root: only the seal can tell."""
+    folder = tmp_path / "copy"
+    shutil.copytree(shop.checkpoint("2"), folder)
+    found = exchange(folder)
+
+    with client_of(worker_url, tiny.token) as client:
+        before = client.standing()
+        with pytest.raises(CallError) as caught:
+            client.stage(folder, root=shop.roots["2"], seal=shop.seals["2"], version="2")
+
+        assert caught.value.status_code == 409
+        assert f"folder '{folder}': found seal {found}, expected seal {shop.seals['2']}. Fetch" in str(caught.value)
+        assert client.standing() == before
+        assert shop.is_exact(client.infer(inputs_of(shop, range(1))), range(1))
+
+
+def test_a_program_swapped_with_its_manifest_does_not_start(
+    launch: Any, shop: Any, exchange: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(shop.checkpoint("1"), folder)
+    found = exchange(folder)
+
+    process = launch(
+        *("worker", "--model", "mini", "--folder", str(folder), "--root", shop.roots["1"]),
+        *("--seal", shop.seals["1"], "--port", "0"),
+    )
+    status, errors = process.end()
+
+    assert status == 1
+    assert f"folder '{folder}': found seal {found}, expected seal {shop.seals['1']}. Fetch" in errors
 
 
 def test_an_interrupt_ends_a_worker_with_status_0_and_no_words(start_worker: Any, shop: Any) -> None:
@@ -195,7 +221,7 @@ def test_a_port_in_use_is_named(launch: Any, shop: Any) -> None:
         port = other.getsockname()[1]
         process = launch(
             *("worker", "--model", "mini", "--folder", str(shop.checkpoint("1")), "--root", shop.roots["1"]),
-            *("--port", str(port)),
+            *("--seal", shop.seals["1"], "--port", str(port)),
         )
 
         status, errors = process.end()
@@ -206,7 +232,8 @@ def test_a_port_in_use_is_named(launch: Any, shop: Any) -> None:
 
 def test_a_worker_on_a_bad_folder_ends_with_the_reason(launch: Any, shop: Any, tmp_path: Path) -> None:
     process = launch(
-        *("worker", "--model", "mini", "--folder", str(tmp_path), "--root", shop.roots["1"], "--port", "0")
+        *("worker", "--model", "mini", "--folder", str(tmp_path), "--root", shop.roots["1"]),
+        *("--seal", shop.seals["1"], "--port", "0"),
     )
 
     status, errors = process.end()
@@ -220,8 +247,8 @@ def test_a_short_token_is_refused(launch: Any, shop: Any, tmp_path: Path) -> Non
     (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text("short\n")
     process = launch(
-        *("worker", "--model", "mini", "--folder", str(tmp_path), "--root", "sha256:0", "--port", "0"),
-        *("--token-file", str(tmp_path / "token")),
+        *("worker", "--model", "mini", "--folder", str(tmp_path), "--root", "sha256:0", "--seal", "sha256:0"),
+        *("--port", "0", "--token-file", str(tmp_path / "token")),
     )
 
     status, errors = process.end()
