@@ -183,12 +183,24 @@ def _deployed(trained: Trained, released: Released, reason: str) -> _Made:
 def _pause_totals(fleet: fleets.Fleet) -> tuple[float, float]:
     """Seconds of pauses and their number, over all workers since they started."""
     with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
-        samples = [sample for url in fleet.workers for sample in scrape(client, url, now_ms=0)]
+        samples = [sample for url in fleet.workers for sample in _scraped(client, url)]
     seconds, count = (
         sum(sample.value for sample in samples if sample.name == f"treering_update_pause_seconds_{part}")
         for part in ("sum", "count")
     )
     return seconds, count
+
+
+def _scraped(client: httpx.Client, url: str) -> Sequence[monitors.Sample]:
+    """A worker's metrics; waits for one that was killed and is loading again."""
+    deadline = time.monotonic() + fleets.PATIENCE_S
+    while True:
+        try:
+            return scrape(client, url, now_ms=0)
+        except monitors.ScrapeError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(fleets.PAUSE_S)
 
 
 def _check_both_forms(fleet: fleets.Fleet, model: str, oracle: Oracle) -> None:
