@@ -61,6 +61,7 @@ class Run:
     status: int
     output: str
     struck: list[Blow] = field(default_factory=list)
+    missed: list[Blow] = field(default_factory=list)  # the victim did not live then
 
 
 def _is_now(moment: str, lines: Sequence[str]) -> bool:
@@ -97,6 +98,7 @@ class Stack:
         command = [*self._prefix, *COMMAND, "demo", "--recipe", f"recipes.{MODEL}", "--ports", "free", "--keep"]
         lines: list[str] = []
         struck: list[Blow] = []
+        missed: list[Blow] = []
         with subprocess.Popen(
             command, cwd=REPOSITORY, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -105,31 +107,45 @@ class Stack:
                 lines.append(line)
                 for blow in blows:
                     if _is_now(blow.moment, lines):
-                        self.strike(blow.victim)
-                        struck.append(blow)
+                        (struck if self.strike(blow.victim) else missed).append(blow)
                         lines.append(f"--- {blow.victim} killed ---\n")
                 for moment, act in (at or {}).items():
                     if _is_now(moment, lines):
                         act()
-        return Run(process.wait(), "".join(lines), struck)
+        return Run(process.wait(), "".join(lines), struck, missed)
 
-    def strike(self, victim: str) -> None:
-        """kill -9: servers with their helper processes, everything else alone."""
-        for pid in self.pids(victim):
+    def strike(self, victim: str) -> bool:
+        """kill -9: servers with their helper processes, everything else alone; whether there was anything to kill.
+
+        A keeper is started again at once, as by a person: nobody else does.
+        """
+        pids = self.pids(victim)
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if victim == "keeper":
+            self.flows("up", "--ports", "free")
+        return bool(pids)
 
     def pids(self, victim: str) -> list[int]:
         if victim == "engine":
             return [process.pid for process in self.processes() if "PREFECT__FLOW_RUN_ID" in process.environ()]
         if victim == "worker":
-            return [self.fleet()["workers"][0]["pid"]]
-        names = {"fleet": f"fleet-{MODEL}", "monitor": f"monitor-{MODEL}"}
-        records = json.loads(self.flows("status", "--json").stdout)
-        (pid,) = [row["pid"] for row in records if row["name"] == names.get(victim, victim)]
+            return self._first_worker()
+        leaders = [row["pid"] for row in self._records(victim) if row["running"]]
         if victim in ("mlflow", "prefect"):
-            return [process.pid for process in self.processes() if os.getpgid(process.pid) == pid]
-        return [pid]
+            return [process.pid for process in self.processes() if os.getpgid(process.pid) in leaders]
+        return leaders
+
+    def _first_worker(self) -> list[int]:
+        with suppress(ValueError, httpx.HTTPError):  # no fleet, or one that is on its way up
+            pid = self.fleet()["workers"][0]["pid"]
+            return [pid] if pid else []
+        return []
+
+    def _records(self, victim: str) -> list[dict[str, Any]]:
+        name = f"{victim}-{MODEL}" if victim in ("fleet", "monitor") else victim
+        return [row for row in json.loads(self.flows("status", "--json").stdout) if row["name"] == name]
 
     def processes(self) -> list[psutil.Process]:
         """Everything alive that belongs to this stack."""
@@ -141,9 +157,8 @@ class Stack:
         return found
 
     def fleet(self) -> dict[str, Any]:
-        records = json.loads(self.flows("status", "--json").stdout)
-        (url,) = [row["url"] for row in records if row["name"] == f"fleet-{MODEL}"]
-        found: dict[str, Any] = httpx.get(url, timeout=30.0).json()
+        (record,) = self._records("fleet")
+        found: dict[str, Any] = httpx.get(record["url"], timeout=30.0).json()
         return found
 
     @property

@@ -57,7 +57,6 @@ def test_a_run_survives_the_loss_of_every_other_process(stack: Stack, survived: 
 
 
 def test_afterwards_everything_is_back_and_whole(stack: Stack, survived: Run) -> None:
-    stack.flows("up", "--ports", "free")  # nobody but a person starts the keeper again
     stack.check_running()
 
 
