@@ -36,7 +36,7 @@ down: $(STAMP)  ## stop the local stack
 	$(BIN)/python -m flows down
 
 test: $(STAMP) system-deps  ## run every test (TESTS=tests/ckpt runs some, JOBS=4 more at once)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(TESTS)
 
 check: lint types imports  ## lint, types, import rule, generated code
 

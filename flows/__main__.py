@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULE",
         help="the recipe's module (default: recipes.mnist); give it again for pipelines side by side",
     )
+    demo.add_argument(
+        "--backend", choices=("aoti", "eager"), default="aoti", help="what compiles the model (default: %(default)s)"
+    )
     demo.add_argument("--keep", action="store_true", help="leave the stack running")
     demo.add_argument("--json", metavar="FILE", help="write the summary there too; a list of them for several recipes")
     demo.set_defaults(run=_demo)
@@ -169,11 +172,15 @@ def _demo(options: argparse.Namespace, say: Say) -> int:
     from flows.demo import demo  # here, so that --help answers at once
 
     recipes = list(dict.fromkeys(options.recipe or ["recipes.mnist"]))
-    free_ports = options.ports == "free"
-    summaries = [
-        summary.as_dict()
-        for summary in demo(settings.home(), recipes=recipes, free_ports=free_ports, keep=options.keep, say=say)
-    ]
+    made = demo(
+        settings.home(),
+        recipes=recipes,
+        backend=options.backend,
+        free_ports=options.ports == "free",
+        keep=options.keep,
+        say=say,
+    )
+    summaries = [summary.as_dict() for summary in made]
     if options.json:
         with open(options.json, "w") as file:
             json.dump(summaries if len(recipes) > 1 else summaries[0], file, indent=1)

@@ -18,12 +18,15 @@ from flows.starting import start
 from flows.summary import Summary, as_text
 
 
-def demo(home: Path, *, recipes: Sequence[str], free_ports: bool, keep: bool, say: Say) -> list[Summary]:
+def demo(
+    home: Path, *, recipes: Sequence[str], backend: str = "aoti", free_ports: bool, keep: bool, say: Say
+) -> list[Summary]:
     """Run the pipeline from nothing to its summary, side by side for each of some recipes.
 
     Args:
         home: The state folder.
         recipes: Their modules.
+        backend: What compiles the models.
         free_ports: Take free ports instead of the usual ones.
         keep: Leave the stack running.
         say: Hears every line.
@@ -41,7 +44,7 @@ def demo(home: Path, *, recipes: Sequence[str], free_ports: bool, keep: bool, sa
         try:
             say("Starting the stack")
             addresses = start(home, free_ports=free_ports, say=say)
-            summaries = _run(home, addresses, recipes=recipes, say=say)
+            summaries = _run(home, addresses, recipes=recipes, backend=backend, say=say)
             guarded = guard.account(home, addresses, since=began)
         finally:
             if not keep:
@@ -70,14 +73,14 @@ def _only_one(home: Path) -> Iterator[None]:
         yield
 
 
-def _run(home: Path, addresses: Addresses, *, recipes: Sequence[str], say: Say) -> list[Summary]:
+def _run(home: Path, addresses: Addresses, *, recipes: Sequence[str], backend: str, say: Say) -> list[Summary]:
     from flows import following  # imports Prefect, whose settings are right only since the stack was started
 
     _say_addresses(home, addresses, say)
     deployment = f"pipeline/{stack.deployment(home, addresses)}"
     say(f"Running deployment '{deployment}' for {', '.join(recipes)}")
     says = [_labelled(recipe, say) for recipe in recipes] if len(recipes) > 1 else [say]
-    runs = [({"recipe": recipe}, own) for recipe, own in zip(recipes, says, strict=True)]
+    runs = [({"recipe": recipe, "backend": backend}, own) for recipe, own in zip(recipes, says, strict=True)]
     finished = following.run_all(deployment, runs)
     failures = [
         f"the pipeline of {recipe} ended as {run.state_name}: {run.state.message if run.state else ''} See "

@@ -54,3 +54,8 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         os.killpg(process.pid, 15)
         process.wait(timeout=30)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files with a stack of their own first: begun last, one of them would keep a single core busy at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("integration") is None)

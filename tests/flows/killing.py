@@ -95,7 +95,18 @@ class Stack:
 
     def pipeline(self, blows: Sequence[Blow] = (), *, at: Mapping[str, Callable[[], object]] | None = None) -> Run:
         """Run the pipeline by ``flows demo``, with blows, or whatever else, at their moments."""
-        command = [*self._prefix, *COMMAND, "demo", "--recipe", f"recipes.{MODEL}", "--ports", "free", "--keep"]
+        command = [
+            *self._prefix,
+            *COMMAND,
+            "demo",
+            "--recipe",
+            f"recipes.{MODEL}",
+            "--backend",
+            "eager",
+            "--ports",
+            "free",
+            "--keep",
+        ]
         lines: list[str] = []
         struck: list[Blow] = []
         missed: list[Blow] = []

@@ -112,7 +112,7 @@ def test_what_stays(address: str, port: int) -> None:
 def test_the_demo_needs_no_network_and_looks_for_none(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_", "TREERING_"))}
-    demo = [sys.executable, "-m", "flows", "demo", "--recipe", "recipes.wine", "--ports", "free"]
+    demo = [sys.executable, "-m", "flows", "demo", "--recipe", "recipes.wine", "--backend", "eager", "--ports", "free"]
     alone = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
     done = subprocess.run(
