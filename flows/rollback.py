@@ -31,7 +31,12 @@ class RolledBack:
     seconds: float
 
 
-@flow(name="rollback")
+def _run_name() -> str:
+    given = flow_run.parameters
+    return f"rollback {given.get('model') or (given.get('event') or {}).get('model')}"
+
+
+@flow(name="rollback", flow_run_name=_run_name)
 def rollback(
     event: dict[str, Any] | None = None,
     model: str | None = None,

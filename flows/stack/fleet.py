@@ -12,7 +12,7 @@ import httpx
 from flows.errors import StackError
 from flows.stack.environment import Addresses, inherited
 from flows.stack.lock import alone
-from flows.stack.process import Record, Service, find, free_port, is_free, launch, wait_ready
+from flows.stack.process import Record, Service, bury, find, free_port, is_free, launch, wait_ready
 from serving import TokenError, find_token
 
 PREFIX = "fleet-"
@@ -59,6 +59,7 @@ def start(model: str, home: Path, addresses: Addresses) -> Record:
         StackError: it did not come up; the end of its log is shown.
     """
     with alone(home):
+        bury(PREFIX + model, home)  # before ports are chosen
         known = find(home, PREFIX + model)
         port = urlsplit(known.url).port if known else None
         new = service(model, home, addresses, port=port or free_port())

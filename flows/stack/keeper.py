@@ -21,7 +21,7 @@ from typing import NoReturn
 from flows.stack import prefect_worker
 from flows.stack.environment import Addresses, inherited
 from flows.stack.lock import alone
-from flows.stack.process import Record, Service, launch, records
+from flows.stack.process import Record, Service, bury, launch, records
 from flows.stack.services import again
 
 NAME = "keeper"
@@ -92,6 +92,7 @@ def _start_again(record: Record, home: Path, addresses: Addresses, *, say: Say) 
         if record.name == prefect_worker.NAME and not _settled(home, addresses):
             say(f"{when} {record.name} (pid {record.pid}) ended; not started yet, since Prefect does not answer")
             return
+        bury(record.name, home)  # before ports are chosen
         new = launch(again(record, home, addresses), home)
     say(f"{when} {record.name} (pid {record.pid}) ended; started again as pid {new.pid}")
 

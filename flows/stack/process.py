@@ -107,9 +107,7 @@ def launch(service: Service, home: Path, *, port: int | None = None) -> Record:
     running = find(home, service.name)
     if running is not None:
         return running
-    for record in records(home):
-        if record.name == service.name:
-            _end_group(record, home)
+    bury(service.name, home)
     if port is not None:
         _take(service.name, port, home)
     folder = home / "stack"
@@ -235,9 +233,11 @@ def end_strays(home: Path) -> int:
     return len(strays)
 
 
-def _end_group(record: Record, home: Path) -> None:
-    """End what a dead service left of its process group, such as a server's own children that hold its port."""
-    _end([process for process in stack_processes(home) if _group(process) == record.pid])
+def bury(name: str, home: Path) -> None:
+    """End what a dead service left of its process group: a server's children, or a fleet's workers, that hold ports."""
+    groups = [record.pid for record in records(home) if record.name == name and record.process() is None]
+    if groups:
+        _end([process for process in stack_processes(home) if _group(process) in groups])
 
 
 def _group(process: psutil.Process) -> int | None:

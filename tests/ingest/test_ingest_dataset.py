@@ -227,6 +227,6 @@ def test_the_package_exports_what_it_says() -> None:
     assert set(ingest.__all__) == {
         "REASONS", "AllRowsRejectedError", "Batch", "Block", "CorruptIndexError", "CorruptShardError", "Dataset",
         "DatasetExistsError", "DatasetNotFoundError", "EmptySourceError", "Field", "IngestError", "Position",
-        "Rejection", "Schema", "SchemaError", "SourceNotFoundError", "ingest", "open", "read_csv",
+        "Rejection", "Schema", "SchemaError", "SourceNotFoundError", "ingest", "open", "read_csv", "read_texts",
     }  # fmt: skip
     assert all(hasattr(ingest, name) for name in ingest.__all__)

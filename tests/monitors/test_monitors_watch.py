@@ -232,6 +232,6 @@ def test_the_package_exports_what_it_says() -> None:
         "Alarm", "Detector", "Embedded", "InvalidDetectorError", "Judgement", "Listeners", "MetricStore",
         "MonitorError", "Policy", "Reason", "Sample", "ScrapeError", "Series", "State", "StoreError",
         "StoreRefusedError", "StoreUnavailableError", "TooFewWindowsError", "Track", "Victoria", "Watch", "Window",
-        "decide", "fit", "learn", "load_detector", "save_detector", "tracks", "windows_at", "windows_between",
+        "decide", "fit", "learn", "load_detector", "now_ms", "save_detector", "tracks", "windows_at", "windows_between",
     }  # fmt: skip
     assert all(hasattr(monitors, name) for name in monitors.__all__)
