@@ -123,6 +123,19 @@ def write(
 
 def foreign(folder: Path) -> str | None:
     """What in a folder is not part of the checkpoint whose manifest it holds; None when all of it is."""
+    while True:
+        before = _which(folder)
+        found = _foreign(folder)
+        if found is None or _which(folder) == before:
+            return found  # otherwise another writer put its folder there, and this one's manifest met that one's files
+
+
+def _which(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_ino, status.st_ctime_ns
+
+
+def _foreign(folder: Path) -> str | None:
     try:
         manifest = read_manifest(folder)
     except (OSError, CheckpointError):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ckpt
+from ckpt import writer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -199,3 +200,23 @@ def test_a_leftover_that_is_no_folder_does_not_stop_a_writer(tmp_path: Path) -> 
 
     assert ckpt.verify(tmp_path / "c").ok
     assert (tmp_path / ".c.01234567.saving").exists()
+
+
+def test_a_folder_that_another_writer_replaces_meanwhile_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "c", tmp_path / "other"
+    for value, folder in enumerate((path, other)):
+        ckpt.save({"w": torch.full((3,), float(value))}, folder)
+    read = writer.read_manifest
+
+    def read_and_lose(folder: Path) -> ckpt.Manifest:
+        manifest = read(folder)
+        if other.exists():
+            path.rename(tmp_path / "old")
+            other.rename(path)
+        return manifest
+
+    monkeypatch.setattr(writer, "read_manifest", read_and_lose)
+
+    assert writer.foreign(path) is None
