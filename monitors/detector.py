@@ -115,7 +115,8 @@ def fit(windows: Sequence[Window], *, model: str, budget: float = DEFAULT_BUDGET
     """Learn what is normal from windows of healthy traffic, in the order of time.
 
     Args:
-        windows: At least ``MIN_WINDOWS``; of one root or of several healthy ones.
+        windows: At least ``MIN_WINDOWS``; of one root or of several healthy ones. Those in which nothing was answered,
+            since a worker was down, teach nothing and are left out.
         model: The model they are of.
         budget: Share of clean windows that may score above 1.
         seed: Names the draws and the forest.
@@ -123,6 +124,7 @@ def fit(windows: Sequence[Window], *, model: str, budget: float = DEFAULT_BUDGET
     Raises:
         TooFewWindowsError: There is too little to learn from.
     """
+    windows = [window for window in windows if "output_spread" in window.figures]
     if len(windows) < MIN_WINDOWS:
         raise TooFewWindowsError(model, found=len(windows), expected=MIN_WINDOWS)
     # Neighbours overlap, so the two halves are cut by time and not by turns.

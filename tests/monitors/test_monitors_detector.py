@@ -173,6 +173,18 @@ def test_a_model_without_classes_is_watched_by_what_it_has() -> None:
     assert min(detector.judge(window).score for window in later) > 1
 
 
+def test_windows_in_which_nothing_was_answered_teach_nothing() -> None:
+    healthy, _ = observed(V1, seed=5)
+    refused = {name: value for name, value in healthy[3].figures.items() if not name.startswith(("output", "margin"))}
+    down = replace(healthy[3], rows=0, figures=refused, class_shares={})
+
+    learned = fit([*healthy[:3], down, *healthy[4:]], model="mnist")
+
+    assert learned.figures == fit(healthy, model="mnist").figures
+    with pytest.raises(TooFewWindowsError):
+        fit([down] * 100, model="mnist")
+
+
 def test_too_few_windows_say_how_many_are_needed() -> None:
     healthy, _ = observed(V1, seed=0)
 
