@@ -115,8 +115,8 @@ def fit(windows: Sequence[Window], *, model: str, budget: float = DEFAULT_BUDGET
     """Learn what is normal from windows of healthy traffic, in the order of time.
 
     Args:
-        windows: At least ``MIN_WINDOWS``; of one root or of several healthy ones. Those in which nothing was answered,
-            since a worker was down, teach nothing and are left out.
+        windows: At least ``MIN_WINDOWS``; of one root or of several healthy ones. Those in which nothing, or not all that
+            was asked, was answered, since a worker was down, teach nothing and are left out.
         model: The model they are of.
         budget: Share of clean windows that may score above 1.
         seed: Names the draws and the forest.
@@ -124,7 +124,7 @@ def fit(windows: Sequence[Window], *, model: str, budget: float = DEFAULT_BUDGET
     Raises:
         TooFewWindowsError: There is too little to learn from.
     """
-    windows = [window for window in windows if "output_spread" in window.figures]
+    windows = [window for window in windows if _is_answered(window.figures)]
     if len(windows) < MIN_WINDOWS:
         raise TooFewWindowsError(model, found=len(windows), expected=MIN_WINDOWS)
     # Neighbours overlap, so the two halves are cut by time and not by turns.
@@ -152,6 +152,11 @@ def fit(windows: Sequence[Window], *, model: str, budget: float = DEFAULT_BUDGET
         budget=budget,
         learned_roots=tuple(sorted({window.root for window in (*fitted, *held_out)})),
     )
+
+
+def _is_answered(figures: Figures) -> bool:
+    """Whether a window is of a model at work: limits learned from an outage would let a fault pass."""
+    return "output_spread" in figures and figures.get("error_share", 0.0) <= FIGURES["error_share"].change
 
 
 def with_class_distance(window: Window, reference: Figures) -> dict[str, float]:

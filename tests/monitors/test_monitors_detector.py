@@ -185,6 +185,15 @@ def test_windows_in_which_nothing_was_answered_teach_nothing() -> None:
         fit([down] * 100, model="mnist")
 
 
+def test_an_outage_in_the_learned_stretch_does_not_widen_the_limits() -> None:
+    healthy, later = observed(V4, seed=6)
+    outage = [replace(one, figures={**one.figures, "error_share": 0.6}) for one in healthy[-5:]]
+
+    learned = fit([*healthy[:-5], *outage], model="mnist")
+
+    assert min(learned.judge(window).score for window in later) > 1
+
+
 def test_too_few_windows_say_how_many_are_needed() -> None:
     healthy, _ = observed(V1, seed=0)
 
