@@ -115,8 +115,8 @@ def fit(windows: Sequence[Window], *, model: str, budget: float = DEFAULT_BUDGET
     """Learn what is normal from windows of healthy traffic, in the order of time.
 
     Args:
-        windows: At least ``MIN_WINDOWS``; of one root or of several healthy ones. Those in which nothing, or not all that
-            was asked, was answered, since a worker was down, teach nothing and are left out.
+        windows: At least ``MIN_WINDOWS``; of one root or of several healthy ones. Those in which nothing, or not all
+            that was asked, was answered, since a worker was down, teach nothing and are left out.
         model: The model they are of.
         budget: Share of clean windows that may score above 1.
         seed: Names the draws and the forest.
