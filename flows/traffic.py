@@ -20,7 +20,7 @@ from serving.load import Shot, run_load, summarize
 
 MAX_REQUESTS = 1_000_000
 MAX_SECONDS = 900.0
-PATIENCE_S = 45.0  # for a worker or a fleet that was killed and is being started again
+PATIENCE_S = 120.0  # for a worker or a fleet that was killed and is being started again, on a busy machine
 MOST_PER_S = 60.0
 LEAST_PER_S = 4.0  # the monitor judges windows of 64 rows, and looks back 16 s at most
 SHARE = 0.15  # of what idle workers could do: the cores are also for trainings, compiling, and other models
