@@ -11,6 +11,7 @@ from typing import TypeVar
 import registry
 from flows import fleets
 from flows.errors import StageError
+from flows.patience import await_prefect
 from flows.release import Released
 from flows.rollback import rollback
 from flows.settings import home
@@ -82,6 +83,7 @@ def _roots(model: str) -> set[str | None]:
 def _further_alarms(model: str, caught: registry.Entry) -> tuple[registry.Entry, ...]:
     """What came of more alarms: by call, and by the automation's own run."""
     for _ in range(FURTHER_ALARMS):
+        await_prefect()
         rollback(model=model, suspect=caught.quarantined, reason="a repeated alarm")
     deadline = time.monotonic() + EVENT_S
     while len(registry.history(model)) <= caught.sequence + FURTHER_ALARMS and time.monotonic() < deadline:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import httpx
+from prefect import get_client
 
 from flows.settings import patience_s
 
@@ -18,6 +19,20 @@ PAUSE_S = 0.5
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+def await_prefect() -> None:
+    """Return when Prefect's server answers: a subflow that begins while it is away would end the run.
+
+    Raises:
+        httpx.ConnectError: it did not for ``TREERING_PATIENCE_S``.
+    """
+
+    def greet() -> None:
+        with get_client(sync_client=True) as client:
+            client.hello()
+
+    patiently(greet)
 
 
 def patiently(call: Callable[[], T]) -> T:

@@ -25,7 +25,7 @@ from flows.deploy import Deployed, deploy
 from flows.drill import observe
 from flows.errors import StageError
 from flows.ingest import Ingested, ingest
-from flows.patience import patiently
+from flows.patience import await_prefect, patiently
 from flows.proof import Oracle
 from flows.release import Released, release
 from flows.settings import home
@@ -53,11 +53,13 @@ class _Run:
     backend: str
 
     def trained(self, plan: str, *, start: str | None = None, shuffled_labels: bool = False) -> Trained:
+        await_prefect()
         return train(
             self.recipe, self.data.folder, plan=plan, seed=self.seed, start=start, shuffled_labels=shuffled_labels
         )
 
     def released(self, trained: Trained, *, force: str | None = None) -> Released:
+        await_prefect()
         return release(
             self.recipe, self.data.folder, trained.folder, run_id=trained.run_id, backend=self.backend, force=force
         )
@@ -166,6 +168,7 @@ def _deployed(trained: Trained, released: Released, reason: str) -> _Made:
     running = fleets.running(released.model)
     before = _pause_totals(running) if running else (0.0, 0.0)
     began = time.monotonic()
+    await_prefect()
     deployed = deploy(released.model, released.version, reason=reason)
     ended = time.monotonic()
     after = _pause_totals(fleets.started(released.model))
