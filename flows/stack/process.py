@@ -20,7 +20,7 @@ import httpx
 import psutil
 
 from flows.errors import PortInUseError, StackError
-from flows.stack.hook.sitecustomize import ROLE_VARIABLE
+from flows.stack.hook.sitecustomize import ROLE_VARIABLE, start_tick
 
 STACK_VARIABLE = "TREERING_STACK"
 START_S = 120.0
@@ -61,10 +61,9 @@ class Record:
 
 
 def _start_of(pid: int) -> str:
-    """The boot and the tick at which a process started; proc(5), field 22 of stat."""
+    """The boot and the tick at which a process started."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return f"{boot} {after_name[19]}"
+    return f"{boot} {start_tick(pid)}"
 
 
 def answers(url: str) -> bool:
