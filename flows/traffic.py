@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 
+from flows.errors import StageError
 from flows.fleets import Fleet
 from flows.proof import Oracle
 from flows.watch import INTERVAL_S
@@ -19,12 +20,13 @@ from monitors import Listeners, MetricStore, MonitorError, Watch
 from serving.load import Shot, run_load, summarize
 
 MAX_REQUESTS = 1_000_000
-MAX_SECONDS = 900.0
+MAX_SECONDS = 86_400.0  # only a run that hangs reaches it
 PATIENCE_S = 120.0  # for a worker or a fleet that was killed and is being started again, on a busy machine
 MOST_PER_S = 60.0
 LEAST_PER_S = 4.0  # the monitor judges windows of 64 rows, and looks back 16 s at most
 SHARE = 0.15  # of what idle workers could do: the cores are also for trainings, compiling, and other models
 PROBES = 24  # requests that tell what idle workers can do
+PROBE_SECONDS = 120.0  # in which these must have left
 
 
 class Traffic:
@@ -69,19 +71,27 @@ def bearable_rate(fleet: Fleet, *, model: str, oracle: Oracle) -> float:
 
     Raises:
         WrongAnswerError: one of the requests that found it out was answered wrongly.
+        StageError: none was answered.
     """
     shots = run_load(
         fleet.workers,
         model=model,
         requests=oracle.bodies(),
         max_requests=PROBES,
-        max_seconds=MAX_SECONDS,
+        max_seconds=PROBE_SECONDS,
         clients=1,
         patience_s=PATIENCE_S,
     )
     oracle.check(shots)
-    bearable = SHARE * len(fleet.workers) / summarize(shots).p50_s
-    return max(LEAST_PER_S, min(MOST_PER_S, bearable))
+    usual_s = summarize(shots).p50_s
+    if usual_s is None:
+        raise StageError(
+            f"none of {len(shots)} requests to {', '.join(fleet.workers)} was answered within {PATIENCE_S:g} s each; "
+            "expected answers before the traffic begins. 'python -m flows status' shows the fleet, and where its log "
+            "is.",
+            last=shots[-1].error,
+        )
+    return max(LEAST_PER_S, min(MOST_PER_S, SHARE * len(fleet.workers) / usual_s))
 
 
 class Collector:

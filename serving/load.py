@@ -55,13 +55,13 @@ class Shot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Counts and latency quantiles of some shots; quantiles are over the answered ones, 0 without any."""
+    """Counts and latency quantiles of some shots; quantiles are over the answered ones, None without any."""
 
     requests: int
     failed: int
-    p50_s: float
-    p99_s: float
-    longest_s: float
+    p50_s: float | None
+    p99_s: float | None
+    longest_s: float | None
 
 
 def run_load(
@@ -215,10 +215,10 @@ def summarize(shots: Sequence[Shot]) -> Summary:
         failed=sum(shot.status != OK for shot in shots),
         p50_s=_quantile(latencies, 0.50),
         p99_s=_quantile(latencies, 0.99),
-        longest_s=latencies[-1] if latencies else 0.0,
+        longest_s=_quantile(latencies, 1.0),
     )
 
 
-def _quantile(ranked: Sequence[float], share: float) -> float:
+def _quantile(ranked: Sequence[float], share: float) -> float | None:
     """Return the smallest value that at least ``share`` of the ranked values do not exceed: nearest rank."""
-    return ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else 0.0
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else None

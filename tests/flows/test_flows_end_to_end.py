@@ -453,7 +453,9 @@ def test_a_person_finds_the_run_and_its_stages_in_prefect(stack: Stack, person: 
 
     person.open(f"{address}/runs/flow-run/{run['id']}", "pipeline of recipes.wine", "Completed")
     person.click("Subflow Runs", "train recipes.wine by plan steps", "deploy wine version 4", "rollback wine")
-    text = person.open(f"{address}/artifacts/key/pipeline-wine", "what the pipeline measured", "pipeline of recipes.wine")
+    text = person.open(
+        f"{address}/artifacts/key/pipeline-wine", "what the pipeline measured", "pipeline of recipes.wine"
+    )
 
     assert "Flow run" in text
 

@@ -28,10 +28,10 @@ from flows.proof import Oracle
 from flows.stack import fleet
 from flows.stack.process import Service, end_strays, find, launch, records, stop, wait_ready
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
-from flows.traffic import Traffic
+from flows.traffic import Traffic, bearable_rate
 from serving.client import Reply
 from serving.errors import ReleaseRefusedError
-from serving.load import Shot
+from serving.load import Shot, summarize
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +134,20 @@ def test_traffic_that_breaks_is_heard_of(releases: list[Path]) -> None:
 
     with pytest.raises(ExceptionGroup, match="unhandled errors"), traffic:
         wait([traffic._sending], timeout=60)
+
+
+def test_a_fleet_that_answers_nothing_gets_no_traffic(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.traffic.PATIENCE_S", 0.1)
+    fleet = Fleet(url="http://127.0.0.1:9", workers=("http://127.0.0.1:9",))
+
+    with pytest.raises(StageError, match=r"none of 24 requests to http://127.0.0.1:9 was answered within 0.1 s each"):
+        bearable_rate(fleet, model="m", oracle=oracle)
+
+
+def test_nothing_answered_has_no_latency() -> None:
+    summary = summarize([Shot(request=0, url="http://w", started_s=0.0, latency_s=9.0, status=503)])
+
+    assert (summary.failed, summary.p50_s, summary.p99_s, summary.longest_s) == (1, None, None, None)
 
 
 def test_a_version_that_answered_nothing_fails_the_proof(oracle: Oracle, releases: list[Path]) -> None:

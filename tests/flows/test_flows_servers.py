@@ -1,10 +1,8 @@
 """Other people's servers: what the environment names is asked before anything starts, and used; no secret is shown."""
 
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from flows.errors import ForeignServerError, StackError
 from flows.settings import stack_name
 from flows.stack import environment, foreign
 from flows.stack.process import Service, launch, records, stop
+from tests.web import Answer, web_server
 
 VARIABLES = [kind.variable for kind in foreign.KINDS.values()]
 SECRETS = (
@@ -38,33 +37,16 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve() -> Iterator[Callable[..., str]]:
     """Serves texts by path to who is let in; gives host:port."""
     with ExitStack() as servers:
-        yield lambda texts, only="": servers.enter_context(_server(texts, only))
+        yield lambda texts, only="": servers.enter_context(web_server(_letting_in(texts, only)))
 
 
-@contextmanager
-def _server(texts: dict[str, str], only: str) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            allowed = not only or self.headers.get("Authorization") == only
-            body = texts.get(path, "nothing here").encode()
-            self.send_response((200 if path in texts else 404) if allowed else 401)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+def _letting_in(texts: dict[str, str], only: str) -> Answer:
+    def answer(path: str, headers: Mapping[str, str]) -> tuple[int, str]:
+        if only and headers.get("Authorization") != only:
+            return 401, "who are you"
+        return (200, texts[path]) if path in texts else (404, "nothing here")
 
-        def log_message(self, *_: object) -> None:
-            """Keep the test output quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return answer
 
 
 def name_all(monkeypatch: pytest.MonkeyPatch, host: str) -> None:

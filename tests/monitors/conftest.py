@@ -3,15 +3,15 @@
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.web import web_server
 
 VICTORIA = shutil.which("victoria-metrics")
 
@@ -46,7 +46,7 @@ def victoria_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def serve_text() -> Iterator[Callable[[Callable[[], str]], str]]:
     """Serves whatever a function returns, at every path; gives the address."""
     with ExitStack() as servers:
-        yield lambda text: servers.enter_context(_server(text))
+        yield lambda text: "http://" + servers.enter_context(web_server(lambda path, headers: (200, text())))
 
 
 def wait_until_healthy(url: str) -> None:
@@ -58,28 +58,3 @@ def wait_until_healthy(url: str) -> None:
         except httpx.TransportError:
             continue
     raise AssertionError(f"victoria-metrics is not up at {url} after 30 s")
-
-
-@contextmanager
-def _server(text: Callable[[], str]) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = text().encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Keep the test output quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,6 @@ REFERENCE: list[dict[str, Any]] = json.loads(Path(__file__).with_name("minilm_re
     "rows"
 ]
 LAST_LAYER = f"encoder.layers.{bert.LAYERS - 1}."
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The shipped recipes on their real data: they learn, repeat bit for bit, and notice when labels teach nothing."""
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,14 +40,6 @@ def trained(module_name: str, folder: Path) -> Trained:
     steps: list[recipes.Step] = []
     recipe.train(model, train, plan="full", seed=0, report=steps.append)
     return Trained(recipe=recipe, train=train, held_out=held_out, model=model, steps=steps)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
