@@ -86,6 +86,7 @@ class Stack:
         # Log lines reach the demo's output at once, so that a blow falls in the moment that it names.
         self.environment = own | {"TREERING_HOME": str(home), "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "0.1"}
         self.environment |= environment or {}
+        self._shared: set[str] = set()
 
     def flows(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [*COMMAND, *arguments]
@@ -130,6 +131,7 @@ class Stack:
 
         A keeper is started again at once, as by a person: nobody else does.
         """
+        self._note_shared()
         pids = self.pids(victim)
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -166,6 +168,12 @@ class Stack:
                 if process.environ().get("TREERING_STACK") == str(self.home):
                     found.append(process)
         return found
+
+    def _note_shared(self) -> None:
+        """Keep the names of the shared-memory segments that anything of this stack maps now."""
+        for process in self.processes():
+            with suppress(psutil.Error, OSError):
+                self._shared |= {row.path for row in process.memory_maps() if row.path.startswith("/dev/shm/")}
 
     def fleet(self) -> dict[str, Any]:
         (record,) = self._records("fleet")
@@ -219,6 +227,7 @@ class Stack:
             for connection in process.net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         }
+        self._note_shared()
         done = self.flows("down")
         assert done.returncode == 0, done.stderr
         assert self.processes() == []
@@ -229,11 +238,12 @@ class Stack:
         assert self.litter() == []
 
     def litter(self) -> list[str]:
-        """Temporary things in the state folder, and whatever of it lies in the machine's shared places."""
+        """Temporary things in the state folder, and segments of shared memory that its processes have mapped."""
         here = [
             path
             for path in self.home.rglob("*")
             if re.search(r"\.saving$|\.partial-|\.draft-|incoming-|\.process\.json$|^\.token\.", path.name)
         ]
         here += [*(self.home / "tmp").glob("*"), *(self.home / "cache" / "work").glob("*/")]
+        here += [segment for segment in map(Path, self._shared) if segment.exists()]
         return [str(path) for path in here]
