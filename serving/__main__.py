@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -137,7 +138,12 @@ def _run_fleet(options: argparse.Namespace, *, port: int, worker_ports: Sequence
             worker_listeners=worker_listeners,
             token=token,
             state_folder=options.state,
+            say=_say_when,
         )
+
+
+def _say_when(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
 def _source(folder: Path | None) -> "Source":

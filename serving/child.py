@@ -39,9 +39,19 @@ class Child:
         model: The model's name.
         token: For its control calls; goes by its file, or by the environment.
         scratch: A folder for its temporary files, emptied before each start.
+        say: Hears a line when its process is ready and when it ended.
     """
 
-    def __init__(self, index: int, *, listener: socket.socket, model: str, token: Token, scratch: Path) -> None:
+    def __init__(
+        self,
+        index: int,
+        *,
+        listener: socket.socket,
+        model: str,
+        token: Token,
+        scratch: Path,
+        say: Callable[[str], object],
+    ) -> None:
         self.index = index
         self.url = address(listener)
         self.is_ready = False
@@ -54,6 +64,7 @@ class Child:
         self._model = model
         self._token = token
         self._scratch = scratch
+        self._say = say
 
     async def keep(self, target: Callable[[], Target], *, on_change: Callable[[], None]) -> None:
         """Run the process, and again whenever it ends, until cancelled; then stop it.
@@ -77,6 +88,7 @@ class Child:
                         next_step="Its own message stands above.",
                     )
                 delay_s = FIRST_DELAY_S if was_ready else min(2 * delay_s, LONGEST_DELAY_S)
+                self._say(f"worker {self.index} {self.problem}; it is started again in {delay_s:g} s")
                 await asyncio.sleep(delay_s)
         finally:
             self.client.close()
@@ -109,6 +121,7 @@ class Child:
             was_ready = bool(await process.stdout.readline())
             if was_ready:
                 self.is_ready, self.problem = True, None
+                self._say(f"worker {self.index} is ready (pid {self.pid}), with version {target.desired.version}")
                 on_change()
                 while await process.stdout.readline():
                     pass

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -47,6 +47,7 @@ def run_fleet(
     worker_listeners: Sequence[socket.socket],
     token: Token | None,
     state_folder: Path,
+    say: Callable[[str], object],
 ) -> None:
     """Serve ``name@alias`` with one worker for each listener, until SIGTERM or SIGINT.
 
@@ -57,6 +58,7 @@ def run_fleet(
         worker_listeners: Where the workers serve; closed at the end.
         token: For control calls of the fleet and of its workers; None refuses those from outside.
         state_folder: For ``status.json`` and the workers' temporary files.
+        say: Hears a line when a worker is ready and when one ended.
 
     Raises:
         SourceError: The alias cannot be resolved or fetched.
@@ -66,7 +68,7 @@ def run_fleet(
     state_folder = _make_folder(state_folder)
     worker_token = token or Token(secrets.token_urlsafe(32))
     children = [
-        Child(index, listener=worker, model=name, token=worker_token, scratch=state_folder / f"worker-{index}")
+        Child(index, listener=worker, model=name, token=worker_token, scratch=state_folder / f"worker-{index}", say=say)
         for index, worker in enumerate(worker_listeners)
     ]
     status_file = state_folder / STATUS_FILE

@@ -6,7 +6,8 @@ slow server cannot slow its own measurement down (coordinated omission).
 
 Requests are taken in turn from a list, and workers in turn from their URLs; a shot keeps the request's position in the
 list. What failed is recorded as failed; with some patience, a request whose connection broke, or whose worker was still
-loading, is first sent again, and the shot counts how often. Asking twice for an answer is harmless.
+loading, is first sent again, and the shot counts how often. Asking twice for an answer is harmless. Only a few
+requests for one worker are being sent again at a time: all that wait for it would keep it from coming up.
 
 Source: Tene, "How NOT to Measure Latency" (2013), for coordinated omission.
 """
@@ -28,6 +29,7 @@ OK = 200
 NO_ANSWER = 0
 TIMEOUT_S = 30.0
 PAUSE_S = 0.25
+MOST_AGAIN = 8  # requests for one worker that are being sent again at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ class _Load:
         self._max_seconds = max_seconds
         self._patience_s = patience_s
         self._stop = stop
+        self._turns = {url: asyncio.Semaphore(MOST_AGAIN) for url in urls}
         self._sent = 0
         self._began_s = time.perf_counter()
 
@@ -180,9 +183,10 @@ class _Load:
         give_up_s, sends = self._now_s() + self._patience_s, 1
         answer = await self._send(http, url, request)
         while answer.is_passing and self._now_s() < give_up_s:
-            await asyncio.sleep(PAUSE_S)
-            sends += 1
-            answer = await self._send(http, url, request)
+            async with self._turns[url]:
+                await asyncio.sleep(PAUSE_S)
+                sends += 1
+                answer = await self._send(http, url, request)
         self.shots.append(
             Shot(
                 request=request,

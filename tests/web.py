@@ -10,9 +10,13 @@ Answer = Callable[[str, Mapping[str, str]], tuple[int, str]]  # (path without qu
 
 @contextmanager
 def web_server(answer: Answer) -> Iterator[str]:
-    """Answer every GET by a function; give host:port."""
+    """Answer every GET and POST by a function; give host:port."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
         def do_GET(self) -> None:
             status, text = answer(self.path.partition("?")[0], self.headers)
             body = text.encode()
