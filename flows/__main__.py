@@ -15,7 +15,7 @@ from flows.errors import FlowError
 from flows.stack import Say, foreign
 from flows.standing import as_line, standing
 from flows.starting import start
-from flows.terminal import Terminal, say_error
+from flows.terminal import Terminal, say_error, timed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,13 +92,13 @@ def _keep(_: argparse.Namespace, say: Say) -> int:
     addresses = stack.read(settings.home())
     if addresses is None:
         return _nothing_runs()
-    return stack.keeper.keep(settings.home(), addresses, say=say)
+    return stack.keeper.keep(settings.home(), addresses, say=timed(say))
 
 
 def _monitor(options: argparse.Namespace, say: Say) -> int:
     from flows.watch import watch_for_ever  # here, so that --help answers at once
 
-    watch_for_ever(options.model, say=say)
+    watch_for_ever(options.model, say=timed(say))
     return 0
 
 

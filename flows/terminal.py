@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from typing import TextIO
 
 _PROGRESS = re.compile(r"(?P<what>.*\S)\s+(?P<percent>\d{1,3}) %(?:\s+(?P<more>.*))?")
@@ -41,6 +43,11 @@ class Terminal:
         self._stream.write(_CLEAR + text[: shutil.get_terminal_size().columns - 1])
         self._stream.flush()
         self._bar = True
+
+
+def timed(say: Callable[[str], None]) -> Callable[[str], None]:
+    """The same, with the time of day before each line: for the logs of processes that run for days."""
+    return lambda line: say(f"{time.strftime('%H:%M:%S')} {line}")
 
 
 def say_error(text: str) -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from flows.errors import StageError
 from flows.fleets import Fleet
+from flows.outages import once_an_outage
 from flows.proof import Oracle
 from flows.watch import INTERVAL_S
 from monitors import Listeners, MetricStore, MonitorError, Watch
@@ -98,7 +99,7 @@ class Collector:
     """Scrapes the workers into a store, judging nothing, while its block runs; says what it could not see."""
 
     def __init__(self, fleet: Fleet, store: MetricStore, *, say: Callable[[MonitorError], None]) -> None:
-        listeners = Listeners(on_alarm=lambda _: None, on_fault=say)
+        listeners = Listeners(on_alarm=lambda _: None, on_fault=once_an_outage(say))
         self._watch = Watch(workers=fleet.workers, store=store, listeners=listeners)
         self._stop = threading.Event()
 

@@ -20,6 +20,7 @@ from prefect.runtime import flow_run
 
 from flows import fleets
 from flows.errors import StageError
+from flows.outages import once_an_outage
 from flows.rollback import RolledBack, go_back
 from flows.settings import home, patience_s, stack_name, victoria_auth, victoria_url
 from flows.stack import monitor
@@ -123,8 +124,10 @@ def _look(
         if judgement.score > 1:
             say(f"score {judgement.score:.2f} for version {judgement.window.version}, {judgement.window.root}")
 
+    tell = once_an_outage(lambda fault: say(str(fault)))
+
     def tell_and_look_again(fault: MonitorError) -> None:
-        say(str(fault))
+        tell(fault)
         watching.look_at(_workers(model))  # a fleet that was started again may have taken other ports
 
     listeners = Listeners(on_alarm=on_alarm, on_judgement=tell_of_anomaly, on_fault=tell_and_look_again)

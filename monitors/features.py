@@ -3,8 +3,8 @@
 Everything here is a pure function of stored sums. A window covers one root: it begins no earlier than the scrape that
 first showed that root, so that no answer of another version is in it. It adds up all workers that serve the root. A
 figure that cannot be computed is absent, never zero. With little traffic a window grows backwards until it holds enough
-rows, or enough requests when they bring no rows because they all fail; without enough there is no window, and so no
-judgement.
+rows, or enough requests when they bring few rows because most of them fail; without enough there is no window, and so
+no judgement. What outputs look like is not said of fewer than enough rows: the mean of one answer is nobody's habit.
 """
 
 import math
@@ -84,13 +84,13 @@ def windows_between(
 
 def _grown(members: list[tuple[Track, int]], *, model: str, span_ms: int, min_rows: int) -> Window | None:
     for spans in GROWTH:
-        window = _window(members, model=model, span_ms=spans * span_ms)
+        window = _window(members, model=model, span_ms=spans * span_ms, min_rows=min_rows)
         if window is not None and max(window.rows, window.requests) >= min_rows:
             return window
     return None
 
 
-def _window(members: list[tuple[Track, int]], *, model: str, span_ms: int) -> Window | None:
+def _window(members: list[tuple[Track, int]], *, model: str, span_ms: int, min_rows: int) -> Window | None:
     total: Counter[Key] = Counter()
     requests_per_s = 0.0
     starts = []
@@ -106,6 +106,8 @@ def _window(members: list[tuple[Track, int]], *, model: str, span_ms: int) -> Wi
     if not starts:
         return None
     newest, last = max(members, key=lambda member: int(member[0].at_ms[member[1]]))
+    rows = round(total["treering_rows_total", ""])
+    outputs = total if rows >= min_rows else Counter[Key]()
     return Window(
         model=model,
         root=newest.roots[last],
@@ -113,11 +115,11 @@ def _window(members: list[tuple[Track, int]], *, model: str, span_ms: int) -> Wi
         generation=max(int(track.generations[place]) for track, place in members),
         start_ms=min(starts),
         end_ms=int(newest.at_ms[last]),
-        rows=round(total["treering_rows_total", ""]),
+        rows=rows,
         requests=round(_sum(total, "treering_requests_total")),
         instances=tuple(track.instance for track, _ in members),
-        figures=_figures(total, requests_per_s=requests_per_s),
-        class_shares=_shares(total, "treering_predictions_total"),
+        figures=_output_figures(outputs) | _request_figures(total, requests_per_s=requests_per_s),
+        class_shares=_shares(outputs, "treering_predictions_total"),
     )
 
 
@@ -131,23 +133,32 @@ def _first(track: Track, last: int, *, span_ms: int) -> int:
     return first
 
 
-def _figures(total: Mapping[Key, float], *, requests_per_s: float) -> Figures:
+def _output_figures(total: Mapping[Key, float]) -> dict[str, float]:
     values = total["treering_output_values_total", ""]
     finite = values - total["treering_output_nonfinite_total", ""]
-    requests = _sum(total, "treering_requests_total")
     mean = _ratio(total["treering_output_sum", ""], finite)
     square = _ratio(total["treering_output_square_sum", ""], finite)
     classified = _sum(total, "treering_predictions_total")
-    figures = {
-        "output_mean": mean,
-        "output_spread": None if mean is None or square is None else math.sqrt(max(0.0, square - mean**2)),
-        "margin_mean": _ratio(total["treering_margin_sum", ""], classified),
-        "nonfinite_share": _ratio(values - finite, values),
-        "error_share": _ratio(total["treering_requests_total", "error"], requests),
-        "request_rate": requests_per_s if requests else None,
-        "latency_mean": _ratio(total["treering_request_seconds_sum", ""], total["treering_request_seconds_count", ""]),
-        "latency_p99": quantile(_buckets(total, "treering_request_seconds_bucket"), 0.99),
-    }
+    return _known(
+        output_mean=mean,
+        output_spread=None if mean is None or square is None else math.sqrt(max(0.0, square - mean**2)),
+        margin_mean=_ratio(total["treering_margin_sum", ""], classified),
+        nonfinite_share=_ratio(values - finite, values),
+    )
+
+
+def _request_figures(total: Mapping[Key, float], *, requests_per_s: float) -> dict[str, float]:
+    requests = _sum(total, "treering_requests_total")
+    seconds, answered = total["treering_request_seconds_sum", ""], total["treering_request_seconds_count", ""]
+    return _known(
+        error_share=_ratio(total["treering_requests_total", "error"], requests),
+        request_rate=requests_per_s if requests else None,
+        latency_mean=_ratio(seconds, answered),
+        latency_p99=quantile(_buckets(total, "treering_request_seconds_bucket"), 0.99),
+    )
+
+
+def _known(**figures: float | None) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
 
 

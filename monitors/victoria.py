@@ -123,7 +123,7 @@ class Victoria:
     def _send_late(self) -> None:
         """Send what is kept; lines that the server refused are dropped, since it would refuse them again."""
         try:
-            self._call("POST", "/api/v1/import/prometheus", content="".join(self._late))
+            self._call("POST", "/api/v1/import/prometheus", expected=204, content="".join(self._late))
         except StoreRefusedError:
             self._late.clear()
             raise
@@ -133,16 +133,16 @@ class Victoria:
         labels = ",".join(f"{key}={_quoted(value)}" for key, value in (*sample.labels, *self._labels.items()))
         return f"{sample.name}{{{labels}}} {sample.value!r} {sample.at_ms}\n"
 
-    def _call(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+    def _call(self, method: str, path: str, *, expected: int = 200, **arguments: Any) -> httpx.Response:
         try:
             response = self._client.request(method, path, **arguments)
         except httpx.TransportError as error:
             raise StoreUnavailableError(self.url, found=str(error) or type(error).__name__) from error
         if response.status_code in AWAY:
             raise StoreUnavailableError(self.url, found=f"status {response.status_code}")
-        if not response.is_success:
+        if response.status_code != expected:
             found = f"status {response.status_code}: {response.text[:200]}"
-            raise StoreRefusedError(f"{self.url}{path}", found=found, expected="status 200 or 204")
+            raise StoreRefusedError(f"{self.url}{path}", found=found, expected=f"status {expected}")
         return response
 
 

@@ -85,16 +85,15 @@ def _ended(home: Path, tries: Mapping[str, Try], *, now: float) -> list[Record]:
 
 def _start_again(record: Record, home: Path, addresses: Addresses, *, say: Say) -> None:
     """Start a service whose process ended, unless someone else stopped or started it just now."""
-    when = time.strftime("%H:%M:%S")
     with alone(home):
         if record not in records(home):
             return
         if record.name == prefect_worker.NAME and not _settled(home, addresses):
-            say(f"{when} {record.name} (pid {record.pid}) ended; not started yet, since Prefect does not answer")
+            say(f"{record.name} (pid {record.pid}) ended; not started yet, since Prefect does not answer")
             return
         bury(record.name, home)  # before ports are chosen
         new = launch(again(record, home, addresses), home)
-    say(f"{when} {record.name} (pid {record.pid}) ended; started again as pid {new.pid}")
+    say(f"{record.name} (pid {record.pid}) ended; started again as pid {new.pid}")
 
 
 def _settled(home: Path, addresses: Addresses) -> bool:

@@ -142,8 +142,9 @@ def test_with_little_traffic_a_window_reaches_further_back() -> None:
     assert windows_at(built, model="mnist", end_ms=T0 + 19_000, min_rows=1000) == ()
 
 
-def test_requests_that_all_fail_make_a_window_without_rows() -> None:
-    samples = counted(at_s=0, rows=100, total=0, square=0) + counted(at_s=2, rows=100, total=0, square=0)
+@pytest.mark.parametrize("answered", [0, 5])
+def test_requests_that_nearly_all_fail_make_a_window_that_says_nothing_of_outputs(answered: int) -> None:
+    samples = counted(at_s=0, rows=100, total=0, square=0) + counted(at_s=2, rows=100 + answered, total=3, square=9)
     failed = [(T0, 0.0), (T0 + 2000, 90.0)]
     labels = (("instance", "a:1"), ("model", "mnist"), ("status", "error"))
     samples += [
@@ -152,8 +153,9 @@ def test_requests_that_all_fail_make_a_window_without_rows() -> None:
 
     window = only(windows_at(scraped(samples), model="mnist", end_ms=T0 + 2000))
 
-    assert (window.rows, window.figures["error_share"]) == (0, 1.0)
-    assert "output_mean" not in window.figures
+    assert (window.rows, window.figures["error_share"]) == (answered, 90 / (90 + answered))
+    assert not {"output_mean", "output_spread", "margin_mean", "nonfinite_share"} & window.figures.keys()
+    assert window.class_shares == {}
 
 
 def test_a_worker_that_is_gone_is_left_out() -> None:
