@@ -20,6 +20,7 @@ into it. The package stands alone: torch, protobuf and hashes, nothing else of T
 ``docs/formats/checkpoint.md`` and ``docs/formats/delta.md``. Command line: ``python -m ckpt --help``.
 """
 
+from ckpt.adopting import adopt
 from ckpt.delta import Delta
 from ckpt.delta_reader import apply
 from ckpt.delta_wire import read_delta
@@ -69,6 +70,7 @@ __all__ = [
     "UnsupportedStateError",
     "VersionError",
     "WrongBaseError",
+    "adopt",
     "apply",
     "diff",
     "inspect",

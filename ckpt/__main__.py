@@ -14,6 +14,7 @@ from typing import Any
 
 import ckpt
 from ckpt.errors import CheckpointError
+from ckpt.progress_bar import progress_bar
 
 Result = tuple[int, dict[str, Any], str]  # exit code, the object, the text
 
@@ -50,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_argument("base", type=Path, help="a checkpoint folder; never written to")
     apply.add_argument("delta", type=Path, help="a delta folder")
     apply.add_argument("out", type=Path, help="the checkpoint folder to be")
+    adopt = _command(commands, "adopt", _adopt, "give safetensors files of others a manifest, where they lie")
+    adopt.add_argument("path", type=Path, help="a .safetensors file, or a folder with an index or one such file")
+    adopt.add_argument("--out", type=Path, help="a folder to be, of clones or copies: for read-only places and links")
     return parser
 
 
@@ -109,6 +113,13 @@ def _diff(options: argparse.Namespace) -> Result:
 def _apply(options: argparse.Namespace) -> Result:
     manifest = ckpt.apply(options.base, options.delta, options.out)
     return 0, {"root": manifest.root, "seal": manifest.seal}, f"{options.out}: root {manifest.root}"
+
+
+def _adopt(options: argparse.Namespace) -> Result:
+    manifest = ckpt.adopt(options.path, out=options.out, progress=progress_bar())
+    where = options.out or options.path
+    facts = {"path": str(where), "root": manifest.root, "seal": manifest.seal, "tensors": len(manifest.tensors)}
+    return 0, facts, f"{where}: {len(manifest.tensors)} tensors, root {manifest.root}"
 
 
 if __name__ == "__main__":

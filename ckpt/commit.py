@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all.
+"""A folder, or one file, that appears whole or not at all.
 
 The content is written into a dot-named sibling that its writer holds by ``flock``; when everything is on disk
 (files and folders fsynced) one rename puts it in place and the parent is fsynced. Replacing exchanges the two
@@ -42,7 +42,7 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
     final = Path(os.path.realpath(path))
     _refuse_early(final, overwrite=overwrite, owns=owns)
     make_folder(final.parent)
-    _sweep(final)
+    sweep(final)
     staging, lock = _hold(final)
     try:
         yield staging
@@ -82,7 +82,7 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def _sweep(final: Path) -> None:
+def sweep(final: Path) -> None:
     """Remove what killed writers to the same path left: folders that nobody holds."""
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.{'[0-9a-f]' * 8}{_SUFFIX}"):
         try:
@@ -172,6 +172,22 @@ def remove_tree(folder: Path) -> None:
             raise info[1]
 
     shutil.rmtree(folder, onerror=ignore_missing)
+
+
+def place_file(path: Path, data: bytes) -> None:
+    """Write a new file that appears whole or not at all, in a folder that is there.
+
+    Raises:
+        FileExistsError: something stands there; it is left as it is.
+    """
+    staging, lock = _hold(path)
+    try:
+        write_file(staging / path.name, data)
+        os.link(staging / path.name, path)  # unlike a rename, on every file system refused where something stands
+        sync_folder(path.parent)
+    finally:
+        remove_tree(staging)
+        os.close(lock)
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -62,6 +62,7 @@ def diff(
             new.manifest,
             files=(),
             placements=(),
+            adopted=False,
             storages=tuple(map(_without_unchanged, new.manifest.storages, storages)),
             attachments=tuple(
                 replace(item, chunks=_without_unchanged(item.chunks, operation))

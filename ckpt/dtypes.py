@@ -13,11 +13,17 @@ from ckpt.errors import VersionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DType:
-    """``size_bytes`` of one element; ``safetensors`` is None where that format has no name for it."""
+    """``size_bytes`` of one element; ``safetensors`` is the name it is written under there, None for as bytes.
+
+    ``understood`` is a name that is read in the files of others but not written; ``packed``, how many elements that
+    format counts in one of ours.
+    """
 
     name: str
     size_bytes: int
     safetensors: str | None = None
+    understood: str | None = None
+    packed: int = 1
 
 
 _TABLE = (
@@ -40,10 +46,10 @@ _TABLE = (
     DType(name="float8_e4m3fn", size_bytes=1, safetensors="F8_E4M3"),
     DType(name="float8_e5m2", size_bytes=1, safetensors="F8_E5M2"),
     # safetensors 0.8 names the kinds below too, but older readers reject a whole file for one of them.
-    DType(name="float8_e4m3fnuz", size_bytes=1),
-    DType(name="float8_e5m2fnuz", size_bytes=1),
-    DType(name="float8_e8m0fnu", size_bytes=1),
-    DType(name="float4_e2m1fn_x2", size_bytes=1),
+    DType(name="float8_e4m3fnuz", size_bytes=1, understood="F8_E4M3FNUZ"),
+    DType(name="float8_e5m2fnuz", size_bytes=1, understood="F8_E5M2FNUZ"),
+    DType(name="float8_e8m0fnu", size_bytes=1, understood="F8_E8M0"),
+    DType(name="float4_e2m1fn_x2", size_bytes=1, understood="F4", packed=2),
     DType(name="bits1x8", size_bytes=1),
     DType(name="bits2x4", size_bytes=1),
     DType(name="bits4x2", size_bytes=1),
@@ -52,6 +58,7 @@ _TABLE = (
 )
 
 BY_NAME = {row.name: row for row in _TABLE}
+BY_SAFETENSORS = {code: row for row in _TABLE if (code := row.safetensors or row.understood)}
 
 # torch dtypes by name; a torch that lacks one cannot load it, but can still verify and patch it as bytes.
 _TORCH: dict[str, torch.dtype] = {row.name: getattr(torch, row.name) for row in _TABLE if hasattr(torch, row.name)}

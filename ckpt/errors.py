@@ -4,7 +4,7 @@
     ├── UnsupportedStateError   (ValueError)  a value that cannot be stored; names its path and the remedy
     ├── DestinationError        (ValueError)  the place cannot be written as asked
     ├── NotACheckpointError     (ValueError)  nothing, or something else, stands at the path
-    ├── FormatError             (ValueError)  a manifest or delta that breaks the format's rules
+    ├── FormatError             (ValueError)  a manifest, delta or adopted file that breaks its format's rules
     │   └── VersionError                      written by a newer format, or for another torch
     ├── IntegrityError                        bytes differ from what the manifest states
     │   ├── CorruptChunkError                 one chunk of a storage or attachment
@@ -50,10 +50,12 @@ class DestinationError(CheckpointError, ValueError):
 class NotACheckpointError(CheckpointError, ValueError):
     """There is no manifest where a checkpoint was expected, or no ``delta.pb`` where a delta was."""
 
-    def __init__(self, path: Path, found: str, *, expected: str = "manifest.pb") -> None:
+    def __init__(
+        self, path: Path, found: str, *, expected: str = "manifest.pb", remedy: str = "Check the path."
+    ) -> None:
         kind = "delta" if expected == "delta.pb" else "checkpoint"
         super().__init__(
-            f"'{path}' is not a {kind}: expected a folder with {expected}, found {found}. Check the path.",
+            f"'{path}' is not a {kind}: expected a folder with {expected}, found {found}. {remedy}",
             path=path,
             found=found,
             expected=expected,
@@ -61,11 +63,11 @@ class NotACheckpointError(CheckpointError, ValueError):
 
 
 class FormatError(CheckpointError, ValueError):
-    """A manifest or delta breaks a rule of the format; ``where`` is the path to the fault inside it."""
+    """A manifest, delta or adopted file breaks a rule of its format; ``where`` is the path to the fault inside it."""
 
     def __init__(self, where: str, found: str, expected: str) -> None:
         super().__init__(
-            f"{where}: found {found}, expected {expected}. The file was not written by this format, or was altered; "
+            f"{where}: found {found}, expected {expected}. The file is not of this format, or was altered; "
             "fetch it again from where it came.",
             where=where,
             found=found,

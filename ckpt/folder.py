@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, NotACheckpointError
+from ckpt.names import ADOPTED_SUFFIX, MANIFEST_NAME
 
 _REOPENINGS = 16
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -29,10 +30,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that :func:`reading` holds open."""
+    """A folder that :func:`reading` holds open.
+
+    ``path`` is what was asked for: the folder, or the one file in it that was adopted by itself. ``alone`` is then
+    that file's name, otherwise empty.
+    """
 
     path: Path
     descriptor: int
+    alone: str = ""
+
+    @property
+    def place(self) -> Path:
+        """The folder itself."""
+        return self.path.parent if self.alone else self.path
 
     def read(self, name: str, *, at_most: int) -> bytes:
         """All bytes of a manifest or delta.
@@ -43,15 +54,16 @@ class Folder:
             CorruptFileError: something else than a regular file.
         """
         try:
-            file = _open_regular(name, self.descriptor)
+            file = open_regular(name, self.descriptor)
         except FileNotFoundError:
-            raise NotACheckpointError(self.path, "a folder without one", expected=name) from None
+            remedy = f"'python -m ckpt adopt {self.path}' writes it." if self.alone else "Check the path."
+            raise NotACheckpointError(self.path, "a folder without one", expected=name, remedy=remedy) from None
         except OSError as error:
             raise self._no_file(name, error) from None
         with open(file, "rb") as opened:
             data = opened.read(at_most + 1)
         if len(data) > at_most:
-            raise FormatError(str(self.path / name), f"more than {at_most} bytes", f"at most {at_most} bytes")
+            raise FormatError(str(self.place / name), f"more than {at_most} bytes", f"at most {at_most} bytes")
         return data
 
     def view(self, name: str, *, size_bytes: int, mapped: bool = True) -> memoryview:
@@ -66,7 +78,7 @@ class Folder:
             CorruptFileError: it is missing, no regular file, or of another size.
         """
         try:
-            file = _open_regular(name, self.descriptor)
+            file = open_regular(name, self.descriptor)
         except OSError as error:
             raise self._no_file(name, error) from None
         try:
@@ -99,7 +111,7 @@ class Folder:
     def was_replaced(self) -> bool:
         """Whether another folder stands at the path now."""
         try:
-            return not os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+            return not os.path.samestat(os.stat(self.place), os.fstat(self.descriptor))
         except FileNotFoundError:
             return False
 
@@ -108,31 +120,36 @@ def reading(path: Path | str, read: Callable[[Folder], T], *, expected: str) -> 
     """What ``read`` makes of the folder at ``path``; again from the start when it was replaced meanwhile.
 
     Args:
-        path: The folder; a link to it is followed.
+        path: The folder, or a safetensors file in it that was adopted by itself; a link to it is followed.
         read: Gets the opened folder; an error that it raises counts only while the folder still stands there.
         expected: The file that makes a folder what it should be, for the message.
 
     Raises:
         NotACheckpointError: no folder there.
     """
-    folder = Path(path)
     for attempt in range(_REOPENINGS):
+        opened = _open(Path(path), expected)
         try:
-            descriptor = os.open(folder, _FOLDER)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotACheckpointError(folder, "a file" if folder.exists() else "nothing", expected=expected) from None
-        try:
-            opened = Folder(folder, descriptor)
             return read(opened)
         except CheckpointError:
             if attempt == _REOPENINGS - 1 or not opened.was_replaced():
                 raise
         finally:
-            os.close(descriptor)
+            os.close(opened.descriptor)
     raise AssertionError("the last attempt returns or raises")
 
 
-def _open_regular(name: str, folder: int) -> int:
+def _open(path: Path, expected: str) -> Folder:
+    try:
+        return Folder(path, os.open(path, _FOLDER))
+    except (FileNotFoundError, NotADirectoryError):
+        if expected != MANIFEST_NAME or path.suffix != ADOPTED_SUFFIX or not path.is_file():
+            raise NotACheckpointError(path, "a file" if path.exists() else "nothing", expected=expected) from None
+    file = Path(os.path.realpath(path))
+    return Folder(file, os.open(file.parent, _FOLDER), alone=file.name)
+
+
+def open_regular(name: str, folder: int) -> int:
     """A descriptor of a regular file below an opened folder, reached without following a link.
 
     Raises:

@@ -54,6 +54,7 @@ class Manifest:
         state: The nested state in pre-order.
         metadata: Free text by key; part of the seal.
         producer: Who wrote it; outside every digest.
+        adopted: Whether the files were written by others and lie as they came; outside every digest.
     """
 
     storages: tuple[Chunks, ...]
@@ -64,6 +65,7 @@ class Manifest:
     attachments: tuple[Attachment, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     producer: Mapping[str, str] = field(default_factory=dict)
+    adopted: bool = False
 
     @cached_property
     def root(self) -> str:

@@ -17,6 +17,8 @@ WEIGHTS, EXTRA = "weights", "extra"
 MAX_NAME_BYTES = 4096
 _RESERVED_NAMES = frozenset({MANIFEST_NAME, DELTA_NAME, INDEX_NAME, "signatures.pb"})
 _RESERVED_PREFIXES = (f"{WEIGHTS}-", f"{EXTRA}-", "patch-")
+ADOPTED_SUFFIX = ".safetensors"
+_MAX_FILE_NAME_BYTES = 255
 _PAYLOAD = re.compile(rf"({WEIGHTS}|{EXTRA})-[0-9]{{5,}}-[0-9a-f]{{8}}\.safetensors")
 
 
@@ -34,6 +36,22 @@ def payload_kind(name: str) -> str | None:
             f"manifest.files['{name[:80]}']", "a name of that form", f"weights-…, extra-… or {INDEX_NAME}"
         )
     return match[1]
+
+
+def manifest_beside(name: str) -> str:
+    """The manifest of a single file that was adopted where it lies."""
+    return f"{name}.{MANIFEST_NAME}"
+
+
+def check_adopted_name(name: str) -> None:
+    """Whether a file that others wrote may bear its name in a manifest: one part, ``*.safetensors``.
+
+    Raises:
+        FormatError: it has another form.
+    """
+    plain = name.endswith(ADOPTED_SUFFIX) and not set(name) & {"/", "\\", "\0"}
+    if not plain or len(name.encode("utf-8", "surrogatepass")) > _MAX_FILE_NAME_BYTES:
+        raise FormatError(f"file '{name[:80]}'", "a name of that form", f"one in the folder, *{ADOPTED_SUFFIX}")
 
 
 def check_attachment_paths(paths: Iterable[str]) -> None:

@@ -6,17 +6,18 @@ where someone asks, by all cores where it is many of them; how a file may be ope
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ckpt.adopted_header import Header, parse, stated
 from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, crc32, sha256
-from ckpt.errors import CorruptChunkError
+from ckpt.errors import CorruptChunkError, FormatError
 from ckpt.folder import Folder, forget, reading
 from ckpt.manifest import Attachment, FileRecord, Manifest
-from ckpt.names import MANIFEST_NAME
+from ckpt.names import MANIFEST_NAME, manifest_beside
 from ckpt.rules import check
 from ckpt.shards import headers_of
 from ckpt.wire import MAX_FILE_BYTES, manifest_from_bytes
@@ -37,9 +38,12 @@ def read_manifest(path: Path | str) -> Manifest:
 
 def manifest_in(folder: Folder) -> Manifest:
     """As :func:`read_manifest`, of an opened folder."""
-    data = folder.read(MANIFEST_NAME, at_most=MAX_FILE_BYTES)
-    manifest = manifest_from_bytes(data, str(folder.path / MANIFEST_NAME))
+    name = manifest_beside(folder.alone) if folder.alone else MANIFEST_NAME
+    data = folder.read(name, at_most=MAX_FILE_BYTES)
+    manifest = manifest_from_bytes(data, str(folder.place / name))
     check(manifest)
+    if folder.alone and ([record.name for record in manifest.files] != [folder.alone] or manifest.attachments):
+        raise FormatError(f"'{name}'", "other files", f"'{folder.alone}' alone")
     return manifest
 
 
@@ -76,7 +80,7 @@ def open_payload(path: Path | str, *, mapped: bool = True, attachments: bool = F
 
     def read(folder: Folder) -> Payload:
         manifest = manifest_in(folder)
-        headers = headers_of(manifest)
+        headers = expected_headers(manifest)
         return Payload(
             folder=folder.path,
             manifest=manifest,
@@ -90,15 +94,27 @@ def open_payload(path: Path | str, *, mapped: bool = True, attachments: bool = F
     return reading(path, read, expected=MANIFEST_NAME)
 
 
-def open_file(folder: Folder, record: FileRecord, header: bytes, *, mapped: bool = True) -> memoryview:
-    """One payload file, its header compared with the one that the manifest implies."""
+def expected_headers(manifest: Manifest) -> Mapping[str, bytes | Header]:
+    """What each file must begin with: its bytes, or of an adopted file what they must say."""
+    return stated(manifest) if manifest.adopted else headers_of(manifest)
+
+
+def open_file(folder: Folder, record: FileRecord, header: bytes | Header, *, mapped: bool = True) -> memoryview:
+    """One payload file, its header compared with the expected one; that of an adopted file is parsed for it."""
     view = folder.view(record.name, size_bytes=record.size_bytes, mapped=mapped)
     found = view[: record.header_bytes]
     if sha256(found) != record.header_sha256:
         raise folder.fault(record.name, "the header", f"sha256 {sha256(found).hex()}", record.header_sha256.hex())
-    if found != header:
+    if (found if isinstance(header, bytes) else _parsed(folder, record, found)) != header:
         raise folder.fault(record.name, "the header", "other names, shapes or places", "those of the manifest")
     return view
+
+
+def _parsed(folder: Folder, record: FileRecord, header: memoryview) -> Header:
+    try:
+        return parse(header, name=record.name, size_bytes=record.size_bytes)
+    except FormatError as error:
+        raise folder.fault(record.name, "the header", str(error.found), str(error.expected)) from None
 
 
 def faults_in_storage(

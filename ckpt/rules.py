@@ -13,10 +13,17 @@ import numpy as np
 
 from ckpt.bounds import MAX_RECORDS
 from ckpt.digests import SHA256_BYTES, Chunks, chunk_count
-from ckpt.dtypes import BY_NAME
+from ckpt.dtypes import BY_NAME, BY_SAFETENSORS
 from ckpt.errors import FormatError
 from ckpt.manifest import Manifest
-from ckpt.names import INDEX_NAME, MAX_NAME_BYTES, WEIGHTS, check_attachment_paths, payload_kind
+from ckpt.names import (
+    INDEX_NAME,
+    MAX_NAME_BYTES,
+    WEIGHTS,
+    check_adopted_name,
+    check_attachment_paths,
+    payload_kind,
+)
 from ckpt.records import MAX_DIMENSIONS, TensorRecord, normal_strides
 from ckpt.shards import kind_of, place_order
 from ckpt.state import TENSORS, Kind, Node
@@ -49,7 +56,9 @@ def check(manifest: Manifest, *, stored: bool = True) -> None:
         _check_chunks(item.chunks, f"manifest.attachments[{index}]")
     check_attachment_paths(item.path for item in manifest.attachments)
     _expect_sorted([item.path for item in manifest.attachments], "manifest.attachments")
-    if stored:
+    if manifest.adopted:
+        _check_adopted(manifest)
+    elif stored:
         _check_files(manifest)
 
 
@@ -151,22 +160,35 @@ def _check_files(manifest: Manifest) -> None:
         raise FormatError("manifest.files", "a name twice", "each name once")
     if (WEIGHTS in kinds) != (INDEX_NAME in names):
         raise FormatError("manifest.files", f"files {', '.join(names)[:200]}", f"{INDEX_NAME} beside {WEIGHTS}- files")
-    if len(manifest.placements) != len(manifest.storages):
-        raise FormatError("manifest.storages", "a storage without a place", "a place for each")
-    _check_coverage(manifest)
+    order = (place_order(index, storage.size_bytes) for index, storage in enumerate(manifest.storages))
+    _check_coverage(manifest, [index for _, index in sorted(order)])
     for index, place in enumerate(manifest.placements):
         belongs = kind_of(manifest.users[index], manifest.storages[index].size_bytes)
         if kinds[place.file] != belongs:
             raise FormatError(f"manifest.storages[{index}]", f"a place in {names[place.file]}", f"one in {belongs}-…")
 
 
-def _check_coverage(manifest: Manifest) -> None:
-    """Headers and storages fill each file exactly, in their order: no overlap, no hole, no trailing bytes."""
+def _check_adopted(manifest: Manifest) -> None:
+    """Files as others write them: each storage is one plain tensor, and they lie in any order."""
+    names = [record.name for record in manifest.files]
+    payload = [name for name in names if name != INDEX_NAME]
+    for name in payload:
+        check_adopted_name(name)
+    indexed = INDEX_NAME in names
+    if len(set(names)) != len(names) or not payload or (len(payload) > 1 and not indexed):
+        raise FormatError("manifest.files", f"files {', '.join(names)[:200]}", f"one, or several and {INDEX_NAME}")
+    for index, users in enumerate(manifest.users):
+        plain = len(users) == 1 and users[0].offset == 0 and users[0].is_contiguous
+        if not plain or BY_NAME[users[0].dtype] not in BY_SAFETENSORS.values():
+            raise FormatError(f"manifest.storages[{index}]", "what no safetensors header names", "one plain tensor")
+    places = enumerate(zip(manifest.placements, manifest.storages, strict=True))
+    _check_coverage(manifest, [i for *_, i in sorted((place.offset, own.size_bytes, i) for i, (place, own) in places)])
+
+
+def _check_coverage(manifest: Manifest, order: Sequence[int]) -> None:
+    """Headers and storages fill each file exactly, in this order: no overlap, no hole, no trailing bytes."""
     reached = [record.header_bytes for record in manifest.files]
     held = [False] * len(manifest.files)
-    order = sorted(
-        range(len(manifest.storages)), key=lambda index: place_order(index, manifest.storages[index].size_bytes)
-    )
     for index in order:
         place = manifest.placements[index]
         if place.file >= len(reached) or place.offset != reached[place.file]:
@@ -178,7 +200,7 @@ def _check_coverage(manifest: Manifest) -> None:
     for record, end, holds in zip(manifest.files, reached, held, strict=True):
         if record.size_bytes != end or len(record.header_sha256) != SHA256_BYTES:
             raise FormatError(f"manifest.files['{record.name}']", f"{record.size_bytes} bytes", f"{end} bytes")
-        if holds == (record.name == INDEX_NAME):
+        if holds == (record.name == INDEX_NAME) and (holds or not manifest.adopted):
             raise FormatError(
                 f"manifest.files['{record.name}']", "no storage, or one in the index", "storages in payload"
             )

@@ -7,8 +7,15 @@ from ckpt.errors import CheckpointError, CorruptFileError, FormatError, RootMism
 from ckpt.folder import Folder, reading
 from ckpt.manifest import Manifest
 from ckpt.names import MANIFEST_NAME
-from ckpt.payload import Algorithm, Payload, check_all, faults_in_attachment, manifest_in, open_file
-from ckpt.shards import headers_of
+from ckpt.payload import (
+    Algorithm,
+    Payload,
+    check_all,
+    expected_headers,
+    faults_in_attachment,
+    manifest_in,
+    open_file,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +103,13 @@ def _look(folder: Folder, algorithm: Algorithm, root: str | None) -> Report:
         algorithm=algorithm,
         checked_bytes=checked,
         faults=tuple(faults),
-        foreign=foreign_files(folder.path, manifest),
+        foreign=() if folder.alone else foreign_files(folder.path, manifest),
     )
 
 
 def _files(folder: Folder, manifest: Manifest, faults: list[CheckpointError]) -> tuple[memoryview, ...]:
     """The payload files; an empty view for one that cannot be used, and the reason among the faults."""
-    headers = headers_of(manifest)
+    headers = expected_headers(manifest)
     views = []
     for record in manifest.files:
         try:

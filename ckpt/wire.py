@@ -76,7 +76,7 @@ def manifest_from_bytes(data: bytes, where: str) -> Manifest:
 
 
 def manifest_message(manifest: Manifest) -> pb.Manifest:
-    message = pb.Manifest(format_version=FORMAT_VERSION)
+    message = pb.Manifest(format_version=FORMAT_VERSION, adopted=manifest.adopted)
     for index, chunks in enumerate(manifest.storages):
         place = manifest.placements[index] if manifest.placements else Placement(file=0, offset=0)
         message.storages.add(
@@ -145,6 +145,7 @@ def manifest_value(message: pb.Manifest, *, whole: bool = True) -> Manifest:
         ),
         metadata=_entries(message.metadata, "manifest.metadata"),
         producer=_entries(message.producer, "manifest.producer"),
+        adopted=message.adopted,
     )
 
 

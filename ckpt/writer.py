@@ -30,6 +30,8 @@ from ckpt.state import Node, flatten
 from ckpt.verification import foreign_files
 from ckpt.wire import manifest_to_bytes
 
+PRODUCER = {"ckpt": "0.1.0", "torch": torch.__version__}
+
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
@@ -111,7 +113,7 @@ def write(
             files=tuple(files),
             attachments=_write_attachments(folder, attachments, hasher),
             metadata=dict(metadata),
-            producer=dict(producer) if producer is not None else {"ckpt": "0.1.0", "torch": torch.__version__},
+            producer=dict(producer if producer is not None else PRODUCER),
         )
         manifest = _write_index(folder, manifest)
         check(manifest)

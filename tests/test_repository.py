@@ -44,6 +44,7 @@ def test_ckpt_exports_these_names() -> None:
     functions = {key for key in package.__all__ if key[0].islower()}
 
     assert functions == {
+        "adopt",
         "apply",
         "diff",
         "inspect",

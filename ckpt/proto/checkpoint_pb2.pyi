@@ -51,7 +51,7 @@ KIND_PARAMETER: Kind
 KIND_NDARRAY: Kind
 
 class Manifest(_message.Message):
-    __slots__ = ("format_version", "storages", "tensors", "state", "files", "attachments", "metadata", "producer")
+    __slots__ = ("format_version", "storages", "tensors", "state", "files", "attachments", "metadata", "producer", "adopted")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     STORAGES_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Manifest(_message.Message):
     ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     storages: _containers.RepeatedCompositeFieldContainer[Storage]
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
@@ -68,7 +69,8 @@ class Manifest(_message.Message):
     attachments: _containers.RepeatedCompositeFieldContainer[Attachment]
     metadata: _containers.RepeatedCompositeFieldContainer[Entry]
     producer: _containers.RepeatedCompositeFieldContainer[Entry]
-    def __init__(self, format_version: _Optional[int] = ..., storages: _Optional[_Iterable[_Union[Storage, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., state: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ..., metadata: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., producer: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ...) -> None: ...
+    adopted: bool
+    def __init__(self, format_version: _Optional[int] = ..., storages: _Optional[_Iterable[_Union[Storage, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., state: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ..., metadata: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., producer: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., adopted: _Optional[bool] = ...) -> None: ...
 
 class Storage(_message.Message):
     __slots__ = ("size", "crc32", "sha256", "file", "offset")

@@ -1,4 +1,4 @@
-"""SIGKILL at every system call that changes the disk, for save, overwrite and apply; not collected by pytest.
+"""SIGKILL at every system call that changes the disk, for save, overwrite, apply and adopt; not collected by pytest.
 
     python -m tests.ckpt.soak_kill            # a few minutes; needs strace and the right to trace
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import ckpt
 
@@ -86,6 +87,26 @@ def attack(name: str, work: Path) -> Counter[str]:
     return found
 
 
+def attack_adoption(work: Path) -> Counter[str]:
+    """As :func:`attack`, for the manifest of a file that is there already."""
+    file, manifest = work / "x.safetensors", work / "x.safetensors.manifest.pb"
+    save_file(OLD, file)
+    found: Counter[str] = Counter()
+    for call in (*CALLS, "linkat", "link"):
+        number, alive = 0, False
+        while not alive:
+            number += 1
+            manifest.unlink(missing_ok=True)
+            alive = not killed_at(call, number, lambda: ckpt.adopt(file))
+            found["adopted" if manifest.exists() else "not yet"] += 1
+            assert ckpt.verify(file).ok if manifest.exists() else not alive, f"adopt killed at {call} {number}"
+            ckpt.adopt(file)
+            left = sorted(entry.name for entry in work.iterdir())
+            assert left == [file.name, manifest.name], f"adopt killed at {call} {number} left {left}"
+        print(f"{'adopt':10}{call:10}{number - 1:4} kills", flush=True)
+    return found
+
+
 def fill_up(work: Path) -> None:
     disk = work / "disk"
     disk.mkdir()
@@ -108,6 +129,8 @@ def main() -> None:
     for name in ("save", "overwrite", "apply"):
         with tempfile.TemporaryDirectory(prefix="soak-") as work:
             print(name, dict(attack(name, Path(work))), flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as work:
+        print("adopt", dict(attack_adoption(Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         fill_up(Path(work))
 
