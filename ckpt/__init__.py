@@ -21,12 +21,14 @@ into it. The package stands alone: torch, protobuf and hashes, nothing else of T
 """
 
 from ckpt.adopting import adopt
+from ckpt.converting import convert
 from ckpt.delta import Delta
 from ckpt.delta_reader import apply
 from ckpt.delta_wire import read_delta
 from ckpt.delta_writer import diff
 from ckpt.errors import (
     CheckpointError,
+    ConversionError,
     CorruptChunkError,
     CorruptFileError,
     CorruptFrameError,
@@ -53,6 +55,7 @@ __all__ = [
     "Attachment",
     "Checkpoint",
     "CheckpointError",
+    "ConversionError",
     "CorruptChunkError",
     "CorruptFileError",
     "CorruptFrameError",
@@ -72,6 +75,7 @@ __all__ = [
     "WrongBaseError",
     "adopt",
     "apply",
+    "convert",
     "diff",
     "inspect",
     "load",

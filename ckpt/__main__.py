@@ -54,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     adopt = _command(commands, "adopt", _adopt, "give safetensors files of others a manifest, where they lie")
     adopt.add_argument("path", type=Path, help="a .safetensors file, or a folder with an index or one such file")
     adopt.add_argument("--out", type=Path, help="a folder to be, of clones or copies: for read-only places and links")
+    convert = _command(commands, "convert", _convert, "write a checkpoint of a .pt, .npz or DCP folder, under limits")
+    convert.add_argument("path", type=Path, help="a torch.save file, an .npz, or a folder that DCP wrote")
+    convert.add_argument("out", type=Path, help="the checkpoint folder to be")
     return parser
 
 
@@ -117,7 +120,14 @@ def _apply(options: argparse.Namespace) -> Result:
 
 def _adopt(options: argparse.Namespace) -> Result:
     manifest = ckpt.adopt(options.path, out=options.out, progress=progress_bar())
-    where = options.out or options.path
+    return _made(options.out or options.path, manifest)
+
+
+def _convert(options: argparse.Namespace) -> Result:
+    return _made(options.out, ckpt.convert(options.path, options.out, progress=progress_bar()))
+
+
+def _made(where: Path, manifest: ckpt.Manifest) -> Result:
     facts = {"path": str(where), "root": manifest.root, "seal": manifest.seal, "tensors": len(manifest.tensors)}
     return 0, facts, f"{where}: {len(manifest.tensors)} tensors, root {manifest.root}"
 

@@ -6,6 +6,7 @@
     ├── NotACheckpointError     (ValueError)  nothing, or something else, stands at the path
     ├── FormatError             (ValueError)  a manifest, delta or adopted file that breaks its format's rules
     │   └── VersionError                      written by a newer format, or for another torch
+    ├── ConversionError         (ValueError)  a foreign file that cannot become a checkpoint
     ├── IntegrityError                        bytes differ from what the manifest states
     │   ├── CorruptChunkError                 one chunk of a storage or attachment
     │   ├── CorruptFileError                  a file's size, header or name
@@ -86,6 +87,13 @@ class VersionError(FormatError):
             found=found,
             expected=expected,
         )
+
+
+class ConversionError(CheckpointError, ValueError):
+    """A file in a foreign format cannot become a checkpoint; ``reason`` says why. Nothing was written."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"'{path}' was not converted: {reason.rstrip('.')}.", path=path, reason=reason)
 
 
 class IntegrityError(CheckpointError):

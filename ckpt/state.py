@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ckpt.bounds import MAX_RECORDS
 from ckpt.dtypes import name_of, torch_dtype
 from ckpt.errors import UnsupportedStateError, VersionError
 
@@ -97,6 +98,8 @@ def flatten(state: object) -> tuple[tuple[Node, ...], dict[str, torch.Tensor]]:
 def _flatten(value: object, path: tuple[str, ...], nodes: list[Node], tensors: dict[str, torch.Tensor]) -> None:
     if len(path) > MAX_DEPTH:
         raise UnsupportedStateError(tensor_name(path), f"nested deeper than {MAX_DEPTH} levels", "flatten it")
+    if len(nodes) >= MAX_RECORDS:
+        raise UnsupportedStateError("", f"of more than {MAX_RECORDS} values", "store long lists as one tensor")
     kind = _CONTAINERS.get(type(value))
     if kind in SEQUENCES:
         nodes.append(Node(kind=kind, count=len(value)))  # type: ignore[arg-type]
