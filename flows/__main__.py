@@ -11,11 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from flows import settings, stack
-from flows.errors import FlowError
+from flows.errors import FlowError, StackError
 from flows.stack import Say, foreign
 from flows.standing import as_line, standing
 from flows.starting import start
-from flows.terminal import Terminal, say_error, timed
+from flows.terminal import Terminal, command, say_error, timed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,8 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--keep", action="store_true", help="leave the stack running")
     demo.add_argument("--json", metavar="FILE", help="write the summary there too; a list of them for several recipes")
     demo.set_defaults(run=_demo)
-    for command in (up, demo):
-        command.add_argument(
+    for starting in (up, demo):
+        starting.add_argument(
             "--ports", choices=("usual", "free"), default="usual", help="where servers listen (default: %(default)s)"
         )
     return parser
@@ -79,12 +79,16 @@ def _up(options: argparse.Namespace, say: Say) -> int:
     stack.guard.arm(str(settings.home()), "flows")
     home = settings.home()
     name = stack.deployment(home, start(home, free_ports=options.ports == "free", say=say))
-    say(f"Run the pipeline:  eval \"$(python -m flows env)\"; prefect deployment run 'pipeline/{name}'")
+    say("Run the pipeline:")
+    say(f'  eval "$({command()} env)"')
+    say(f"  prefect deployment run 'pipeline/{name}'")
     return 0
 
 
 def _down(_: argparse.Namespace, say: Say) -> int:
-    stack.down(settings.home(), say=say)
+    home = settings.home()
+    if not stack.down(home, say=say):
+        say(f"nothing runs in {home}")
     return 0
 
 
@@ -118,12 +122,13 @@ def _status(options: argparse.Namespace, say: Say) -> int:
         print(json.dumps(found))
     else:
         for row in found:
-            say(f"  {row['name']:<18} {'running' if row['running'] else 'ended':<8} pid {row['pid']:<8} {row['url']}")
+            word = "running" if row["running"] else "ended"
+            say(f"  {row['name']:<18} {word:<8} pid {row['pid']:<8} {row['url']}".rstrip())
         for row in found:
             if row["serves"]:
                 say(f"  {as_line(row['serves'])}")
         if not found:
-            say(f"nothing runs in {home}; start it with 'python -m flows up'")
+            say(f"nothing runs in {home}; start it with '{command()} up'")
     return 0 if found and all(row["running"] for row in found) else 1
 
 
@@ -137,11 +142,12 @@ def _env(_: argparse.Namespace, say: Say) -> int:
             continue  # set by the user, perhaps with more than the address
         print(f"export {name}={shlex.quote(value)}")
     print(f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH")
+    print(f'export PYTHONPATH={shlex.quote(str(settings.REPOSITORY))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
     return 0
 
 
 def _nothing_runs() -> int:
-    say_error(f"nothing runs in {settings.home()}; start it with 'python -m flows up'")
+    say_error(f"nothing runs in {settings.home()}; start it with '{command()} up'")
     return 1
 
 
@@ -169,6 +175,8 @@ def _guard(options: argparse.Namespace, say: Say) -> int:
 
 def _demo(options: argparse.Namespace, say: Say) -> int:
     stack.guard.arm(str(settings.home()), "flows")
+    if options.json and not os.access(os.path.dirname(options.json) or ".", os.W_OK):
+        raise StackError(f"--json {options.json}: expected a file in a folder that can be written. Choose another.")
     from flows.demo import demo  # here, so that --help answers at once
 
     recipes = list(dict.fromkeys(options.recipe or ["recipes.mnist"]))

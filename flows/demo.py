@@ -1,6 +1,7 @@
 """The demo: the stack up, the pipeline run as a deployment, its summary shown, the stack down.
 
-Real servers and real processes; what the demo shows is what ``prefect deployment run 'pipeline/default'`` does.
+Real servers and real processes; what the demo shows is what ``prefect deployment run 'pipeline/default'`` does. A stack
+that ran before the demo runs on after it.
 """
 
 import fcntl
@@ -16,6 +17,8 @@ from flows.stack import Addresses, Say, guard
 from flows.stack.lock import lock_file
 from flows.starting import start
 from flows.summary import Summary, as_text
+from flows.terminal import command
+from recipes import RecipeError, load
 
 
 def demo(
@@ -28,19 +31,22 @@ def demo(
         recipes: Their modules.
         backend: What compiles the models.
         free_ports: Take free ports instead of the usual ones.
-        keep: Leave the stack running.
+        keep: Leave the stack running; one that runs already is left running in any case.
         say: Hears every line.
 
     Returns:
         The summaries, as the pipelines wrote them.
 
     Raises:
-        StageError: a pipeline did not end well.
+        StageError: a recipe cannot be run, and nothing was started; or a pipeline did not end well.
         GuardError: a process unpickled, or reached for another machine.
         StackError: a server did not start, or another demo runs in this state folder.
     """
+    _check(recipes)
     began = time.monotonic()
     with _only_one(home):
+        found_running = any(record.process() for record in stack.records(home))
+        keep = keep or found_running
         try:
             say("Starting the stack")
             addresses = start(home, free_ports=free_ports, say=say)
@@ -55,9 +61,20 @@ def demo(
         say(f"\n{title}{as_text(summary)}\n")
     say(f"{guarded}\n")
     if keep:
-        say("The stack is running; 'python -m flows down' (make down) stops it:")
+        say(f"The stack is running; '{command()} down' (make down) stops it:")
         _say_addresses(home, addresses, say)
+        for summary in summaries:
+            say(f"  versions of {summary.model}  {addresses.mlflow}/#/models/{summary.model}")
     return summaries
+
+
+def _check(recipes: Sequence[str]) -> None:
+    """Whether each can be loaded: what is wrong with one is better known before servers start."""
+    for recipe in recipes:
+        try:
+            load(recipe)
+        except RecipeError as error:
+            raise StageError(str(error)) from error
 
 
 @contextmanager
@@ -83,9 +100,8 @@ def _run(home: Path, addresses: Addresses, *, recipes: Sequence[str], backend: s
     runs = [({"recipe": recipe, "backend": backend}, own) for recipe, own in zip(recipes, says, strict=True)]
     finished = following.run_all(deployment, runs)
     failures = [
-        f"the pipeline of {recipe} ended as {run.state_name}: {run.state.message if run.state else ''} See "
-        f"{addresses.prefect_ui}/runs/flow-run/{run.id} with KEEP=1, or flow-runs.log in "
-        f"{home / 'stack'}."
+        f"the pipeline of {recipe} ended as {run.state_name}: {_sentence(run.state.message if run.state else None)} "
+        f"See {addresses.prefect_ui}/runs/flow-run/{run.id} with KEEP=1, or flow-runs.log in {home / 'stack'}."
         for recipe, run in zip(recipes, finished, strict=True)
         if run.state is None or not run.state.is_completed()
     ]
@@ -93,6 +109,11 @@ def _run(home: Path, addresses: Addresses, *, recipes: Sequence[str], backend: s
         raise StageError("\n".join(failures))
     paths = [path for run in finished for path in (home / "runs").glob(f"*/pipeline-{run.id}/summary.json")]
     return [Summary.from_dict(json.loads(path.read_text())) for path in paths]
+
+
+def _sentence(text: str | None) -> str:
+    text = (text or "no reason was given").rstrip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _labelled(recipe: str, say: Say) -> Say:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from prefect import get_run_logger
+
 import registry
 from flows import fleets
 from flows.errors import StageError
@@ -49,14 +51,18 @@ def observe(model: str, spoiled: Released, *, back: Released, live_since: float)
     if _until(lambda: _roots(model) == {back.root}) is None:
         raise StageError(f"the fleet of '{model}' serves {_roots(model)} {PATIENCE_S:.0f} s after its rollback.")
     followed_at = time.monotonic()
+    said = f"the monitor took version {spoiled.version} back after {seen_at - live_since:.1f} s: {caught.reason}"
+    get_run_logger().info("%s; version %s is live", said, back.version)
     further = _further_alarms(model, caught)
+    if _roots(model) != {back.root}:
+        raise StageError(f"after the drill the fleet of '{model}' serves {_roots(model)}; expected {back.root}.")
     return Drill(
         detection_seconds=seen_at - live_since,
         rollback_seconds=followed_at - seen_at,
         reason=caught.reason,
         back_at_version=back.version,
         further_alarms=len(further),
-        moved_by_further_alarms=sum(entry.action != "nothing" for entry in further),
+        moved_by_further_alarms=sum(entry.quarantined == caught.quarantined for entry in further),
     )
 
 

@@ -20,8 +20,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def home() -> Path:
-    """The state folder of this machine, as an absolute path."""
-    return Path(os.environ.get("TREERING_HOME", REPOSITORY / ".treering")).resolve()
+    """The state folder of this machine, as an absolute path; an empty variable names none."""
+    return Path(os.environ.get("TREERING_HOME") or REPOSITORY / ".treering").expanduser().resolve()
 
 
 def victoria_url() -> str | None:

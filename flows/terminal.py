@@ -45,6 +45,14 @@ class Terminal:
         self._bar = True
 
 
+def command() -> str:
+    """How to call this command line from here: ``python -m flows``, where that is this Python."""
+    found = shutil.which("python")
+    if found and os.path.samefile(os.path.dirname(found), os.path.dirname(sys.executable)):
+        return "python -m flows"
+    return f"{min(sys.executable, os.path.relpath(sys.executable), key=len)} -m flows"
+
+
 def timed(say: Callable[[str], None]) -> Callable[[str], None]:
     """The same, with the time of day before each line: for the logs of processes that run for days."""
     return lambda line: say(f"{time.strftime('%H:%M:%S')} {line}")

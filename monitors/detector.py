@@ -78,9 +78,12 @@ class Detector:
         """Score a window of this model.
 
         A figure that the window lacks counts as usual: outputs that are all NaN have no mean, and their share of
-        non-finite values says what is wrong.
+        non-finite values says what is wrong. Of a version that was learned from, figures of load count as usual too:
+        the same version answered fast before, so what changed is around it, and no other version would do better.
         """
         found = with_class_distance(window, self.class_shares)
+        if window.root in self.learned_roots:
+            found = {name: value for name, value in found.items() if not FIGURES[name].of_load}
         row = _folded(_distances([found], self.figures, centre=self.centre, unit=self.unit), self.figures)
         # One more row for each figure, with that figure at its centre: what the score loses is the figure's doing.
         without = np.where(np.eye(len(self.figures), dtype=bool), 0.0, row)

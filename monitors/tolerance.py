@@ -22,11 +22,13 @@ class Tolerance:
         scale: "linear", "log" (ratios matter), or "spreads" (linear, in units of the healthy output spread).
         change: What is still normal: a difference, the log of a ratio, or a number of spreads.
         only_high: A fall is never a fault (fewer errors, faster answers).
+        of_load: It follows from what the machine and its clients do as much as from the version.
     """
 
     scale: str
     change: float
     only_high: bool = False
+    of_load: bool = False
 
 
 FIGURES: dict[str, Tolerance] = {
@@ -36,9 +38,9 @@ FIGURES: dict[str, Tolerance] = {
     "class_distance": Tolerance(scale="linear", change=0.15, only_high=True),  # half the sum of share differences
     "nonfinite_share": Tolerance(scale="linear", change=0.001, only_high=True),
     "error_share": Tolerance(scale="linear", change=0.05, only_high=True),
-    "request_rate": Tolerance(scale="log", change=log(10)),
-    "latency_mean": Tolerance(scale="log", change=log(10), only_high=True),
-    "latency_p99": Tolerance(scale="log", change=log(20), only_high=True),
+    "request_rate": Tolerance(scale="log", change=log(10), of_load=True),
+    "latency_mean": Tolerance(scale="log", change=log(10), only_high=True, of_load=True),
+    "latency_p99": Tolerance(scale="log", change=log(20), only_high=True, of_load=True),
 }
 
 SCALES: dict[str, Callable[[float], float]] = {

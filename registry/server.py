@@ -83,7 +83,7 @@ class Server:
             uri = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         return cls(
             uri=uri.rstrip("/"),
-            home=Path(os.environ.get("TREERING_HOME", ".treering")),
+            home=Path(os.environ.get("TREERING_HOME") or ".treering"),
             patience_s=float(os.environ.get("TREERING_PATIENCE_S", "0")),
         )
 

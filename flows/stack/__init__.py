@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from flows.errors import StackError
 from flows.stack import fleet, foreign, guard, keeper, mlflow, monitor, prefect_server, prefect_worker, room, victoria
 from flows.stack.environment import (
     Addresses,
@@ -98,7 +99,12 @@ def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
             for name, make in makers.items()
             if name not in addresses.foreign and getattr(addresses, name) is not None
         ]
-        start_all([(service, urlsplit(service.url).port) for service in services], home, say=say)
+        try:
+            start_all([(service, urlsplit(service.url).port) for service in services], home, say=say)
+        except StackError:
+            if not stack_processes(home):
+                forget(home)  # or 'env' would name servers that are not this stack's
+            raise
         return addresses
 
 
@@ -115,10 +121,11 @@ def start_worker(home: Path, addresses: Addresses, *, before: Callable[[], objec
         start_all([(service, None), (keeper.service(home, addresses), None)], home, say=say)
 
 
-def down(home: Path, *, say: Say) -> None:
-    """Stop everything that this state folder started: servers after all that speaks to them."""
+def down(home: Path, *, say: Say) -> bool:
+    """Stop everything that this state folder started: servers after all that speaks to them; whether there was any."""
     with alone(home):
-        for record in sorted(records(home), key=lambda record: record.name in SERVERS):
+        found = sorted(records(home), key=lambda record: record.name in SERVERS)
+        for record in found:
             stop(record, home)
             say(f"  {record.name:<18} stopped")
         strays = end_strays(home)
@@ -126,3 +133,4 @@ def down(home: Path, *, say: Say) -> None:
         if strays:
             say(f"  {strays} flow runs or other processes ended with it")
         forget(home)
+        return bool(found or strays)

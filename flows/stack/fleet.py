@@ -45,10 +45,15 @@ def rotate_token(home: Path) -> Path:
 
 def _fresh_token(path: Path) -> Path:
     """A new token in a file beside ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".token.{secrets.token_hex(4)}")
-    beside.touch(mode=0o600)
-    beside.write_text(secrets.token_urlsafe(32))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch(mode=0o600)
+        beside.write_text(secrets.token_urlsafe(32))
+    except OSError as error:
+        raise StackError(
+            f"no token can be written beside {path}: {error.strerror}. Make its folder writable."
+        ) from error
     return beside
 
 

@@ -18,14 +18,14 @@ import torch
 
 import ckpt
 import compiler
-from flows import stack
+from flows import settings, stack
 from flows.__main__ import main
 from flows.demo import demo
 from flows.errors import PortInUseError, StackError, StageError, WrongAnswerError
 from flows.fleets import Fleet
 from flows.pipeline import _checked
 from flows.proof import Oracle
-from flows.stack import fleet
+from flows.stack import environment, fleet
 from flows.stack.process import Service, end_strays, find, launch, records, stop, wait_ready
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics, as_text
 from flows.traffic import Traffic, bearable_rate
@@ -283,6 +283,20 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert records(tmp_path) == []
 
 
+def test_an_up_that_failed_leaves_no_addresses_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(
+            environment, "DEFAULT_PORTS", dict.fromkeys(environment.DEFAULT_PORTS, taken.getsockname()[1])
+        )
+
+        with pytest.raises(PortInUseError):
+            stack.up(tmp_path, say=lambda _: None)
+
+    assert stack.read(tmp_path) is None
+
+
 def test_a_second_demo_in_one_folder_is_refused(tmp_path: Path) -> None:
     with open(tmp_path / "demo.lock", "w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
@@ -291,6 +305,46 @@ def test_a_second_demo_in_one_folder_is_refused(tmp_path: Path) -> None:
             demo(tmp_path, recipes=["recipes.wine"], free_ports=True, keep=False, say=lambda _: None)
 
     assert records(tmp_path) == []
+
+
+def test_a_demo_that_fails_leaves_a_stack_running_that_it_found_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StackError("Prefect refused")
+
+    monkeypatch.setattr("flows.demo.start", refuse)
+    record = launch(sleeper("fleet-mine", tmp_path), tmp_path)
+
+    with pytest.raises(StackError, match="Prefect refused"):
+        demo(tmp_path, recipes=["recipes.wine"], free_ports=True, keep=False, say=lambda _: None)
+
+    assert record.process() is not None
+    stop(record, tmp_path)
+
+
+def test_a_recipe_that_cannot_be_loaded_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="nosuch_recipe"):
+        demo(tmp_path, recipes=["recipes.wine", "nosuch_recipe"], free_ports=True, keep=False, say=lambda _: None)
+
+    assert not (tmp_path / "stack").exists()
+
+
+def test_a_summary_that_cannot_be_written_is_named_before_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TREERING_HOME", str(tmp_path))
+
+    assert main(["demo", "--json", str(tmp_path / "no" / "such.json")]) == 1
+    assert "expected a file in a folder that can be written" in capsys.readouterr().err
+
+
+def test_an_empty_variable_names_no_state_folder_and_a_tilde_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREERING_HOME", "")
+    assert settings.home() == settings.REPOSITORY / ".treering"
+
+    monkeypatch.setenv("TREERING_HOME", "~/rings")
+    assert settings.home() == Path.home() / "rings"
 
 
 def test_a_service_that_ends_while_starting_shows_its_log(tmp_path: Path) -> None:
@@ -345,9 +399,10 @@ def test_the_command_line_says_that_nothing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TREERING_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin")
 
-    assert main(["status"]) == 1
-    assert main(["env"]) == 1
-    assert main(["down"]) == 0
+    assert (main(["status"]), main(["env"]), main(["down"])) == (1, 1, 0)
 
-    assert "start it with 'python -m flows up'" in capsys.readouterr().out
+    nothing, said = f"nothing runs in {tmp_path}", capsys.readouterr()
+    assert said.out.splitlines() == [f"{nothing}; start it with 'python -m flows up'", nothing]
+    assert said.err == f"{nothing}; start it with 'python -m flows up'\n"

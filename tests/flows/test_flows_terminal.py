@@ -1,11 +1,12 @@
 """What the demo's lines look like on a terminal and in a file."""
 
 import io
+import os
 import sys
 
 import pytest
 
-from flows.terminal import Terminal, say_error
+from flows.terminal import Terminal, command, say_error
 
 LINES = ["Starting", "train full    50 %  loss 0.4  accuracy 0.9", "train full   100 %  loss 0.3  accuracy 0.9", "Done"]
 
@@ -48,3 +49,16 @@ def test_errors_are_red_unless_colour_is_unwanted(
     say_error("broken")
 
     assert screen.getvalue() == expected
+
+
+def test_hints_name_a_command_that_works_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = os.path.dirname(sys.executable)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin")
+    assert command() == "python -m flows"
+
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.chdir(os.path.dirname(folder))
+    assert command() == f"{os.path.basename(folder)}/{os.path.basename(sys.executable)} -m flows"
+
+    monkeypatch.chdir("/")
+    assert command() in {f"{sys.executable} -m flows", f"{sys.executable[1:]} -m flows"}

@@ -139,6 +139,14 @@ def test_faster_answers_and_fewer_errors_are_no_fault(detector: Detector) -> Non
     assert max(detector.judge(window).score for window in later) < 1
 
 
+def test_a_version_that_was_learned_from_is_not_at_fault_for_a_slow_machine(detector: Detector) -> None:
+    _, later = observed(replace(V1, latency_s=60 * V1.latency_s, rate=V1.rate / 12), seed=0)
+    of_another = [replace(window, root="sha256:new") for window in later]
+
+    assert max(detector.judge(window).score for window in later) < 1
+    assert min(detector.judge(window).score for window in of_another) > 1
+
+
 def test_a_window_that_lacks_a_figure_is_judged_by_the_others(detector: Detector) -> None:
     _, later = observed(V1, seed=0)
     dead = replace(later[-1], figures={"nonfinite_share": 1.0, "error_share": 0.0}, class_shares={})
