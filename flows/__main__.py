@@ -1,6 +1,7 @@
 """The command line of the local stack and the demo: ``python -m flows --help``."""
 
 import argparse
+import errno
 import json
 import os
 import shlex
@@ -8,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from flows import settings, stack
@@ -78,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
 def _up(options: argparse.Namespace, say: Say) -> int:
     stack.guard.arm(str(settings.home()), "flows")
     home = settings.home()
-    name = stack.deployment(home, start(home, free_ports=options.ports == "free", say=say))
+    addresses = start(home, free_ports=options.ports == "free", say=say)
+    stack.resume(home, addresses, say=say)
+    name = stack.deployment(home, addresses)
     say("Run the pipeline:")
     say(f'  eval "$({command()} env)"')
     say(f"  prefect deployment run 'pipeline/{name}'")
@@ -173,10 +177,20 @@ def _guard(options: argparse.Namespace, say: Say) -> int:
     return 1 if findings or any(row.armed is False for row in standings) else 0
 
 
+def _make_room_for(file: Path) -> None:
+    """Whether a file can be written is better known before a run of minutes."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(file.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, "the folder cannot be written")
+    except OSError as error:
+        raise StackError(f"--json {file}: {error.strerror}; expected a place for a file. Choose another.") from error
+
+
 def _demo(options: argparse.Namespace, say: Say) -> int:
     stack.guard.arm(str(settings.home()), "flows")
-    if options.json and not os.access(os.path.dirname(options.json) or ".", os.W_OK):
-        raise StackError(f"--json {options.json}: expected a file in a folder that can be written. Choose another.")
+    if options.json:
+        _make_room_for(Path(options.json))
     from flows.demo import demo  # here, so that --help answers at once
 
     recipes = list(dict.fromkeys(options.recipe or ["recipes.mnist"]))

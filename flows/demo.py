@@ -55,7 +55,7 @@ def demo(
         finally:
             if not keep:
                 say("Stopping the stack (KEEP=1 leaves it running)")
-                stack.down(home, say=say)
+                stack.down(home, comes_back=False, say=say)
     for summary in summaries:
         title = f"{summary.model}\n" if len(summaries) > 1 else ""
         say(f"\n{title}{as_text(summary)}\n")

@@ -63,7 +63,7 @@ def _single(arguments: Sequence[str]) -> None:
 def _fleet(arguments: Sequence[str]) -> None:
     parser = Parser(prog="python -m serving fleet", description="Keep several workers at what an alias names.")
     _add_fleet_options(parser)
-    parser.add_argument("--workers", type=int, default=2, help="how many (default 2)")
+    parser.add_argument("--workers", type=_count, default=2, help="how many (default 2)")
     parser.add_argument(
         "--port", type=int, default=8080, help="where the status is served (default 8080; 0: a free one)"
     )
@@ -159,6 +159,12 @@ def _source(folder: Path | None) -> "Source":
         return RegistrySource(registry.Server.from_environment())
     except registry.RegistryError as error:
         raise SourceError("the registry", found=str(error), expected="MLFLOW_TRACKING_URI, or --from FOLDER") from error
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text}, expected at least 1")
+    return int(text)
 
 
 def _ports(text: str) -> list[int]:

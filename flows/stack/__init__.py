@@ -9,6 +9,7 @@ never stopped. ``down`` stops what this state folder started: workers before ser
     >>> stack.down(home, say=print)
 """
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,7 @@ from flows.stack.process import (
     stack_processes,
     start_all,
     stop,
+    write_whole,
 )
 from flows.stack.services import SERVERS
 
@@ -55,6 +57,7 @@ __all__ = [
     "read",
     "records",
     "required",
+    "resume",
     "room",
     "start_worker",
     "up",
@@ -62,6 +65,7 @@ __all__ = [
 ]
 
 Say = Callable[[str], None]
+SERVED = "served.json"  # what the last ``down`` stopped serving
 
 
 def up(home: Path, *, free_ports: bool = False, say: Say) -> Addresses:
@@ -121,10 +125,38 @@ def start_worker(home: Path, addresses: Addresses, *, before: Callable[[], objec
         start_all([(service, None), (keeper.service(home, addresses), None)], home, say=say)
 
 
-def down(home: Path, *, say: Say) -> bool:
-    """Stop everything that this state folder started: servers after all that speaks to them; whether there was any."""
+def resume(home: Path, addresses: Addresses, *, say: Say) -> None:
+    """Serve and watch again what ``down`` stopped; needs the servers.
+
+    Raises:
+        StackError: a fleet or a monitor did not come up; the next ``up`` does not try again.
+    """
+    file = home / "stack" / SERVED
+    served = json.loads(file.read_text()) if file.exists() else []
+    file.unlink(missing_ok=True)
+    starts = ((fleet.PREFIX, fleet.start), (monitor.PREFIX, monitor.start))  # what is watched must be served
+    for prefix, begin in starts:
+        for name in (name for name in served if name.startswith(prefix)):
+            record = begin(name.removeprefix(prefix), home, addresses)
+            say(f"  {name:<18} {record.url}".rstrip())
+
+
+def down(home: Path, *, comes_back: bool = True, say: Say) -> bool:
+    """Stop everything that this state folder started, servers after all that speaks to them.
+
+    Args:
+        home: The state folder.
+        comes_back: Whether ``resume`` is to serve again what was served.
+        say: Hears a line for each process.
+
+    Returns:
+        Whether there was anything to stop.
+    """
     with alone(home):
         found = sorted(records(home), key=lambda record: record.name in SERVERS)
+        served = [record.name for record in found if record.name.startswith((fleet.PREFIX, monitor.PREFIX))]
+        if comes_back and served:
+            write_whole(home / "stack" / SERVED, json.dumps(served))
         for record in found:
             stop(record, home)
             say(f"  {record.name:<18} stopped")

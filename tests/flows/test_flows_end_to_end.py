@@ -74,7 +74,7 @@ class Stack:
 
 def variables(text: str) -> dict[str, str]:
     lines = (line.removeprefix("export ").partition("=") for line in text.splitlines())
-    return {name: value.strip("'") for name, _, value in lines if name != "PATH"}
+    return {name: value.strip("'") for name, _, value in lines if name not in ("PATH", "PYTHONPATH")}
 
 
 @pytest.fixture(scope="module")
@@ -469,3 +469,17 @@ def test_a_person_finds_why_a_version_was_taken_back_in_prefect(stack: Stack, pe
     text = person.open(f"{address}/runs/flow-run/{by_event['id']}", "nothing to do", "anomaly score")
 
     assert "margin_mean" in text
+
+
+# --- the last one: it stops the stack ---------------------------------------------------------------------------------
+
+
+def test_what_was_served_and_watched_is_so_again_after_down_and_up(stack: Stack) -> None:
+    (before,) = [row["serves"] for row in json.loads(stack.flows("status", "--json").stdout) if row["serves"]]
+
+    assert stack.flows("down").returncode == 0
+    assert stack.flows("up", "--ports", "free").returncode == 0
+
+    (after,) = [row["serves"] for row in json.loads(stack.flows("status", "--json").stdout) if row["serves"]]
+    assert after == before
+    assert (after["version"], after["monitored"]) == ("3", True)

@@ -130,7 +130,7 @@ def test_a_pipeline_on_other_peoples_servers_outlives_each_ones_absence(
 
 def _exported(text: str) -> dict[str, str]:
     lines = (line.removeprefix("export ").partition("=") for line in text.splitlines())
-    return {name: value.strip("'") for name, _, value in lines if name != "PATH"}
+    return {name: value.strip("'") for name, _, value in lines if name not in ("PATH", "PYTHONPATH")}
 
 
 def _run_the_pipeline(run: Run, servers: Foreign) -> None:

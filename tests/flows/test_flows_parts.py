@@ -335,8 +335,10 @@ def test_a_summary_that_cannot_be_written_is_named_before_the_demo(
 ) -> None:
     monkeypatch.setenv("TREERING_HOME", str(tmp_path))
 
-    assert main(["demo", "--json", str(tmp_path / "no" / "such.json")]) == 1
-    assert "expected a file in a folder that can be written" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+
+    assert main(["demo", "--json", str(tmp_path / "file" / "summary.json")]) == 1
+    assert "expected a place for a file" in capsys.readouterr().err
 
 
 def test_an_empty_variable_names_no_state_folder_and_a_tilde_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

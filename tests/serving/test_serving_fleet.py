@@ -13,6 +13,7 @@ import httpx
 import orjson
 import pytest
 
+from serving.__main__ import main
 from serving.client import Client
 from serving.load import summarize
 from serving.source import FolderSource
@@ -239,3 +240,11 @@ def test_control_calls_of_a_fleet_need_the_token(path: str) -> None:
             return (await http.post(path, content=b"{}")).status_code
 
     assert asyncio.run(scenario()) == 401
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "many"])
+def test_a_fleet_has_workers(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["fleet", "--model", "m@champion", "--workers", workers])
+
+    assert "argument --workers" in capsys.readouterr().err
