@@ -15,8 +15,15 @@ training changed few bits.
     >>> ckpt.diff("runs/1/step-10", "runs/1/step-20", "delta")          # doctest: +SKIP
     >>> ckpt.apply("runs/1/step-10", "delta", "copy-of-step-20")        # refused unless the root comes out right
 
+A *signature* says who vouches for a checkpoint or a delta. With ``trust``, what nobody of those has signed is refused,
+and nothing is exposed that SHA-256 has not proved to be what was signed.
+
+    >>> keys = ckpt.keygen("release.pem")                               # doctest: +SKIP
+    >>> ckpt.sign("runs/1/step-20", "release.pem", line="mnist")
+    >>> state = ckpt.load("runs/1/step-20", trust=["release.pub.pem"])
+
 What a reader sees is the old state, the new state, or nothing: folders are written beside their place and renamed
-into it. The package stands alone: torch, protobuf and hashes, nothing else of Treering. Formats, byte by byte:
+into it. The package stands alone: torch, protobuf, hashes and Ed25519, nothing else of Treering. Formats, byte by byte:
 ``docs/formats/checkpoint.md`` and ``docs/formats/delta.md``. Command line: ``python -m ckpt --help``.
 """
 
@@ -27,6 +34,7 @@ from ckpt.delta_reader import apply
 from ckpt.delta_wire import read_delta
 from ckpt.delta_writer import diff
 from ckpt.errors import (
+    BadSignatureError,
     CheckpointError,
     ConversionError,
     CorruptChunkError,
@@ -34,25 +42,38 @@ from ckpt.errors import (
     CorruptFrameError,
     DeltaError,
     DestinationError,
+    ExpiredSignatureError,
     FormatError,
     IntegrityError,
+    KeyFileError,
     NotACheckpointError,
     RootMismatchError,
+    SignatureError,
+    UnsignedError,
     UnsupportedStateError,
+    UntrustedKeyError,
     VersionError,
     WrongBaseError,
+    WrongKindError,
+    WrongLineError,
+    WrongSubjectError,
 )
+from ckpt.keys import KeyFiles, keygen
 from ckpt.manifest import Attachment, Manifest
 from ckpt.payload import read_manifest
 from ckpt.reader import Checkpoint, load, load_into
 from ckpt.reader import open_checkpoint as open
 from ckpt.records import TensorRecord
+from ckpt.signatures import Statement, StatementKind
+from ckpt.signing import Signer, sign, signer, unsign
 from ckpt.summary import Summary, inspect
+from ckpt.trust import Trust
 from ckpt.verification import Report, verify
 from ckpt.writer import save
 
 __all__ = [
     "Attachment",
+    "BadSignatureError",
     "Checkpoint",
     "CheckpointError",
     "ConversionError",
@@ -62,27 +83,44 @@ __all__ = [
     "Delta",
     "DeltaError",
     "DestinationError",
+    "ExpiredSignatureError",
     "FormatError",
     "IntegrityError",
+    "KeyFileError",
+    "KeyFiles",
     "Manifest",
     "NotACheckpointError",
     "Report",
     "RootMismatchError",
+    "SignatureError",
+    "Signer",
+    "Statement",
+    "StatementKind",
     "Summary",
     "TensorRecord",
+    "Trust",
+    "UnsignedError",
     "UnsupportedStateError",
+    "UntrustedKeyError",
     "VersionError",
     "WrongBaseError",
+    "WrongKindError",
+    "WrongLineError",
+    "WrongSubjectError",
     "adopt",
     "apply",
     "convert",
     "diff",
     "inspect",
+    "keygen",
     "load",
     "load_into",
     "open",
     "read_delta",
     "read_manifest",
     "save",
+    "sign",
+    "signer",
+    "unsign",
     "verify",
 ]

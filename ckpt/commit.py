@@ -120,8 +120,21 @@ def _put(staging: Path, final: Path, *, overwrite: bool, owns: Callable[[Path], 
         _refuse_early(final, overwrite=overwrite, owns=owns)
         _exchange(staging, final)
         sync_folder(final.parent)
-        remove_tree(staging)
+        _remove_replaced(staging)
     sync_folder(final.parent)
+
+
+def _remove_replaced(old: Path) -> None:
+    """Remove a folder that was exchanged, when whoever holds it to put a file there has ended."""
+    try:
+        lock = os.open(old, _FOLDER)
+    except FileNotFoundError:
+        return  # another writer swept it
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_tree(old)
+    finally:
+        os.close(lock)
 
 
 def _exchange(staging: Path, final: Path) -> None:
@@ -185,6 +198,27 @@ def place_file(path: Path, data: bytes) -> None:
         write_file(staging / path.name, data)
         os.link(staging / path.name, path)  # unlike a rename, on every file system refused where something stands
         sync_folder(path.parent)
+    finally:
+        remove_tree(staging)
+        os.close(lock)
+
+
+def put_file(beside: Path, descriptor: int, name: str, data: bytes) -> None:
+    """Put a file into a folder that is there, in the place of one of that name: whole or not at all.
+
+    Args:
+        beside: A path on the same file system, for example the folder's; the file is written in a sibling of it first.
+        descriptor: The folder, opened, and held by ``flock`` so that it is not removed meanwhile.
+        name: Of the file.
+        data: All of its bytes.
+    """
+    final = Path(os.path.realpath(beside))
+    sweep(final)
+    staging, lock = _hold(final)
+    try:
+        write_file(staging / name, data)
+        os.rename(staging / name, name, dst_dir_fd=descriptor)
+        os.fsync(descriptor)
     finally:
         remove_tree(staging)
         os.close(lock)

@@ -1,9 +1,9 @@
 """Apply a delta: base + frames → a new checkpoint, proved before it appears.
 
-In order: the base's root must be the one the delta was made for; base and delta together must give a manifest with
-the stated root and seal; a frame's SHA-256 is checked before its decoder sees it, and what it decodes to is bounded
-by the declared size; the written storages must have the digests of that manifest. Only then the folder is renamed
-into place. A delta that fails anywhere changes nothing.
+In order: where ``trust`` is given, a trusted key must have signed the delta; the base's root must be the one it was
+made for; base and delta together must give a manifest with the stated root and seal; a frame's SHA-256 is checked
+before its decoder sees it, and what it decodes to is bounded by the declared size; the written storages must have the
+digests of that manifest. Only then the folder is renamed into place. A delta that fails anywhere changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,35 +20,50 @@ from ckpt.manifest import Manifest
 from ckpt.memory import BLOCK_BYTES, Source
 from ckpt.names import DELTA_NAME
 from ckpt.payload import Payload, open_payload
+from ckpt.signatures import StatementKind, signatures_in
+from ckpt.trust import Trust, Trusted, accepted, as_trust
 from ckpt.writer import Progress, write
 
 _NOTHING = memoryview(b"")
 
 
-def apply(base: Path | str, delta: Path | str, out: Path | str, *, progress: Progress | None = None) -> Manifest:
-    """Write the checkpoint that a delta makes from ``base``.
+def apply(
+    base: Path | str,
+    delta: Path | str,
+    out: Path | str,
+    *,
+    trust: Trusted | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write the checkpoint that a delta makes from ``base``, with the target's signatures that the delta carries.
 
     Args:
         base: A checkpoint folder; never written to.
         delta: A delta folder.
         out: The checkpoint folder to be.
+        trust: Whose signature the delta must have: a :class:`Trust`, or public keys. It names base and target by root
+            and seal, so the base need not be signed; whether the outcome is, says ``ckpt.verify(out, trust=…)``.
         progress: Called with (bytes done, bytes in all).
 
     Returns:
         The new checkpoint's manifest; its root is the delta's ``target_root``.
 
     Raises:
+        SignatureError: nobody who is trusted has signed the delta.
         WrongBaseError: made for another base; found and expected roots are named.
         CorruptFrameError: a frame is not what was written.
         FormatError: the delta breaks a rule.
         DestinationError: ``out`` exists.
     """
+    trusted = as_trust(trust)
     payload = open_payload(base, attachments=True)
-    return reading(delta, lambda folder: _apply(payload, folder, out, progress), expected=DELTA_NAME)
+    return reading(delta, lambda folder: _apply(payload, folder, out, trusted, progress), expected=DELTA_NAME)
 
 
-def _apply(base: Payload, folder: Folder, out: Path | str, progress: Progress | None) -> Manifest:
-    delta = delta_in(folder)
+def _apply(base: Payload, folder: Folder, out: Path | str, trust: Trust | None, progress: Progress | None) -> Manifest:
+    delta, signatures = delta_in(folder), signatures_in(folder, StatementKind.DELTA)
+    if trust is not None:
+        accepted(signatures.own, trust, kind=StatementKind.DELTA, subject=delta.digest, path=folder.path)
     target = delta.completed(base.manifest, folder.path)
     patches = _Patches(folder.path, delta, tuple(_patch(folder, patch) for patch in delta.patches))
     storages = [
@@ -71,6 +86,7 @@ def _apply(base: Payload, folder: Folder, out: Path | str, progress: Progress | 
         producer=target.producer,
         progress=progress,
         accept=lambda written: _accept(folder.path, written, target),
+        signatures=lambda _: signatures.target,
     )
 
 

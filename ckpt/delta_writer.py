@@ -19,10 +19,13 @@ from ckpt.delta_wire import WIDTHS, patch_name, read_delta, to_bytes
 from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, sha256
 from ckpt.dtypes import BY_NAME
 from ckpt.folder import forget
+from ckpt.keys import PrivateKey
 from ckpt.manifest import Manifest
 from ckpt.names import DELTA_NAME
 from ckpt.payload import Payload, faults_in_attachment, faults_in_storage, open_payload
 from ckpt.records import TensorRecord
+from ckpt.signatures import Signatures, StatementKind, write_signatures
+from ckpt.signing import Signer, as_signer
 from ckpt.writer import Progress, durable
 
 FRAME_CHUNKS = 16  # at most 16 MiB a frame: decoding needs little memory, repair fetches little
@@ -32,14 +35,21 @@ _WINDOW_BYTES = 4 << 10
 
 
 def diff(
-    base: Path | str, target: Path | str, out: Path | str, *, sequence: int = 0, progress: Progress | None = None
+    base: Path | str,
+    target: Path | str,
+    out: Path | str,
+    *,
+    sequence: int = 0,
+    sign: Signer | PrivateKey | None = None,
+    progress: Progress | None = None,
 ) -> Delta:
-    """Write the delta that turns ``base`` into ``target``.
+    """Write the delta that turns ``base`` into ``target``; the target's signatures travel with it.
 
     Args:
         base, target: Checkpoint folders.
         out: The delta folder to be.
         sequence: A counter kept in the delta, ≥ 0.
+        sign: Who signs the delta itself, as for :func:`ckpt.save`.
         progress: Called with (bytes of storages done, bytes in all).
 
     Returns:
@@ -48,8 +58,10 @@ def diff(
     Raises:
         CorruptChunkError: a chunk that would be read is not what its manifest states.
         DestinationError: ``out`` exists.
+        BadSignatureError: a signer's answer is no signature; nothing was written then.
     """
-    old, new = open_payload(base, attachments=True), open_payload(target, attachments=True)
+    who = None if sign is None else as_signer(sign)
+    old, new = open_payload(base, attachments=True), open_payload(target, attachments=True, signatures=True)
     with staged(out, overwrite=False, owns=lambda _: "another delta") as folder:
         with durable(folder / patch_name(0)) as file:
             writer = _FrameWriter(file)
@@ -82,7 +94,10 @@ def diff(
             size_bytes=0,
         )
         write_file(folder / DELTA_NAME, to_bytes(delta))
-        return read_delta(folder)
+        made = read_delta(folder)
+        own = () if who is None else (who.signed(StatementKind.DELTA, made.digest, Path(out)),)
+        write_signatures(folder, Signatures(own=own, target=new.signatures))
+        return made
 
 
 def _without_unchanged(chunks: Chunks, operation: Operation) -> Chunks:

@@ -11,6 +11,15 @@
     │   ├── CorruptChunkError                 one chunk of a storage or attachment
     │   ├── CorruptFileError                  a file's size, header or name
     │   └── RootMismatchError                 the whole is not the one that was asked for
+    ├── KeyFileError            (ValueError)  a file that holds no key of the kind that is needed
+    ├── SignatureError                        nobody who is trusted vouches for it
+    │   ├── UnsignedError                     no signature lies beside it
+    │   ├── UntrustedKeyError                 signed by other keys only
+    │   ├── BadSignatureError                 not what the key it names has signed
+    │   ├── WrongKindError                    a statement about another kind of thing
+    │   ├── WrongSubjectError                 a statement about another checkpoint or delta
+    │   ├── WrongLineError                    a statement for another line of versions
+    │   └── ExpiredSignatureError             its time is over
     └── DeltaError                            a delta that cannot be applied
         ├── WrongBaseError                    made for another base
         └── CorruptFrameError                 a frame's bytes are not those that were written
@@ -161,6 +170,103 @@ class RootMismatchError(IntegrityError):
             found=found,
             expected=expected,
         )
+
+
+class KeyFileError(CheckpointError, ValueError):
+    """A file does not hold an Ed25519 key of the kind that was asked for, or not under this passphrase."""
+
+    def __init__(self, path: Path, found: str, expected: str) -> None:
+        super().__init__(
+            f"'{path}': found {found}, expected {expected}. 'python -m ckpt keygen NAME.pem' writes NAME.pem, which "
+            "signs, and NAME.pub.pem, which is trusted.",
+            path=path,
+            found=found,
+            expected=expected,
+        )
+
+
+class SignatureError(CheckpointError):
+    """Nobody who is trusted vouches for a checkpoint or delta: nothing of it was used.
+
+    Attributes: ``path``, ``found``, ``expected``.
+    """
+
+    def __init__(self, path: Path, message: str, *, found: str, expected: str) -> None:
+        super().__init__(f"'{path}' {message}", path=path, found=found, expected=expected)
+
+
+class UnsignedError(SignatureError):
+    """No signature lies beside it."""
+
+    def __init__(self, path: Path, *, expected: str) -> None:
+        message = (
+            f"has no signature, expected one of a trusted key ({expected}). Fetch it again, with its signatures.pb, "
+            f"from who published it, or sign it yourself: 'python -m ckpt sign {path} KEY.pem'."
+        )
+        super().__init__(path, message, found="no signature", expected=expected)
+
+
+class UntrustedKeyError(SignatureError):
+    """Other keys than the trusted ones have signed it."""
+
+    def __init__(self, path: Path, *, found: str, expected: str) -> None:
+        message = (
+            f"is signed by {found} only, expected a trusted key ({expected}). Ask its publisher, by a way that you "
+            "trust, whether the key was replaced, before you trust another."
+        )
+        super().__init__(path, message, found=found, expected=expected)
+
+
+class BadSignatureError(SignatureError):
+    """A signature is not what the key that it names makes of its statement."""
+
+    def __init__(self, path: Path, *, found: str, expected: str) -> None:
+        message = (
+            f"has {found}, expected {expected}. Signature or statement were altered, or the signer does not have the "
+            "key it claims; fetch signatures.pb again, or have it signed again."
+        )
+        super().__init__(path, message, found=found, expected=expected)
+
+
+class WrongKindError(SignatureError):
+    """A signature of a delta lies beside a checkpoint, or the like."""
+
+    def __init__(self, path: Path, *, found: str, expected: str) -> None:
+        message = f"has the signature of a {found}, expected that of a {expected}. Fetch signatures.pb again."
+        super().__init__(path, message, found=found, expected=expected)
+
+
+class WrongSubjectError(SignatureError):
+    """A sound signature of something else: of another version, or of this one before it was edited."""
+
+    def __init__(self, path: Path, *, found: str, expected: str) -> None:
+        message = (
+            f"has a signature of {found}, expected one of {expected}, which is what lies there. It was altered after "
+            "it was signed, or the signature is another one's; fetch both again from who published them."
+        )
+        super().__init__(path, message, found=found, expected=expected)
+
+
+class WrongLineError(SignatureError):
+    """It was signed as a version of another line."""
+
+    def __init__(self, path: Path, *, found: str, expected: str) -> None:
+        message = (
+            f"is signed for the line '{found}', expected '{expected}'. Somebody gave it another name than its "
+            "publisher did; fetch the one that was meant."
+        )
+        super().__init__(path, message, found=found, expected=expected)
+
+
+class ExpiredSignatureError(SignatureError):
+    """The time in which it may be accepted anew is over."""
+
+    def __init__(self, path: Path, *, found: str, expected: str) -> None:
+        message = (
+            f"has a signature that was good until {found}, expected one that is good at {expected}. Fetch a newer "
+            "version, or have this one signed again."
+        )
+        super().__init__(path, message, found=found, expected=expected)
 
 
 class DeltaError(CheckpointError):

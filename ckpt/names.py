@@ -12,10 +12,11 @@ from ckpt.errors import FormatError
 
 MANIFEST_NAME = "manifest.pb"
 DELTA_NAME = "delta.pb"
+SIGNATURES_NAME = "signatures.pb"
 INDEX_NAME = "model.safetensors.index.json"
 WEIGHTS, EXTRA = "weights", "extra"
 MAX_NAME_BYTES = 4096
-_RESERVED_NAMES = frozenset({MANIFEST_NAME, DELTA_NAME, INDEX_NAME, "signatures.pb"})
+_RESERVED_NAMES = frozenset({MANIFEST_NAME, DELTA_NAME, INDEX_NAME, SIGNATURES_NAME})
 _RESERVED_PREFIXES = (f"{WEIGHTS}-", f"{EXTRA}-", "patch-")
 ADOPTED_SUFFIX = ".safetensors"
 _MAX_FILE_NAME_BYTES = 255
@@ -41,6 +42,11 @@ def payload_kind(name: str) -> str | None:
 def manifest_beside(name: str) -> str:
     """The manifest of a single file that was adopted where it lies."""
     return f"{name}.{MANIFEST_NAME}"
+
+
+def signatures_beside(name: str) -> str:
+    """The signatures of a single file that was adopted where it lies; of a folder, ``name`` is empty."""
+    return f"{name}.{SIGNATURES_NAME}" if name else SIGNATURES_NAME
 
 
 def check_adopted_name(name: str) -> None:

@@ -20,6 +20,8 @@ from ckpt.manifest import Attachment, FileRecord, Manifest
 from ckpt.names import MANIFEST_NAME, manifest_beside
 from ckpt.rules import check
 from ckpt.shards import headers_of
+from ckpt.signatures import Signed, Statement, StatementKind, signatures_in
+from ckpt.trust import Trust, accepted
 from ckpt.wire import MAX_FILE_BYTES, manifest_from_bytes
 
 Algorithm = Literal["crc32", "sha256"]
@@ -51,35 +53,50 @@ def manifest_in(folder: Folder) -> Manifest:
 class Payload:
     """A manifest and the memory of its files, in the order of ``manifest.files``.
 
-    ``attachments`` are those of the manifest, in its order, where they were asked for.
+    ``attachments`` are those of the manifest, in its order, and ``signatures`` those beside it, where they were asked
+    for; ``accepted`` is the statement that a trusted key made, where one was to be there.
     """
 
     folder: Path
     manifest: Manifest
     files: tuple[memoryview, ...]
     attachments: tuple[memoryview, ...] = ()
+    signatures: tuple[Signed, ...] = ()
+    accepted: Statement | None = None
 
     def storage(self, index: int) -> memoryview:
         place, size = self.manifest.placements[index], self.manifest.storages[index].size_bytes
         return self.files[place.file][place.offset : place.offset + size]
 
 
-def open_payload(path: Path | str, *, mapped: bool = True, attachments: bool = False) -> Payload:
+def open_payload(
+    path: Path | str,
+    *,
+    mapped: bool = True,
+    attachments: bool = False,
+    signatures: bool = False,
+    trust: Trust | None = None,
+) -> Payload:
     """Open every file of a checkpoint.
 
     Args:
         path: The folder.
         mapped: Map the files (pages are read when touched); False reads them into memory now.
         attachments: Open the attachments too.
+        signatures: Read the signatures too.
+        trust: Whose signature must be there; checked before a payload file is opened.
 
     Raises:
         NotACheckpointError: no manifest there.
         FormatError: the manifest breaks a rule.
+        SignatureError: nobody who is trusted has signed its seal.
         CorruptFileError: a file is missing, or has another size or header than the manifest states.
     """
 
     def read(folder: Folder) -> Payload:
         manifest = manifest_in(folder)
+        signed = signatures_in(folder, StatementKind.CHECKPOINT).own if signatures or trust is not None else ()
+        statement = None if trust is None else accepted_checkpoint(signed, trust, manifest, folder)
         headers = expected_headers(manifest)
         return Payload(
             folder=folder.path,
@@ -89,9 +106,16 @@ def open_payload(path: Path | str, *, mapped: bool = True, attachments: bool = F
                 folder.view(item.path, size_bytes=item.chunks.size_bytes)
                 for item in (manifest.attachments if attachments else ())
             ),
+            signatures=signed,
+            accepted=statement,
         )
 
     return reading(path, read, expected=MANIFEST_NAME)
+
+
+def accepted_checkpoint(signed: Sequence[Signed], trust: Trust, manifest: Manifest, folder: Folder) -> Statement:
+    """The statement of a trusted key about a checkpoint's seal; raises as :func:`ckpt.trust.accepted`."""
+    return accepted(signed, trust, kind=StatementKind.CHECKPOINT, subject=manifest.seal, path=folder.path)
 
 
 def expected_headers(manifest: Manifest) -> Mapping[str, bytes | Header]:

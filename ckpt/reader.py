@@ -2,7 +2,8 @@
 
 ``verify`` says how: ``"crc32"`` checks every byte that is loaded at memory speed (accidents), ``"sha256"`` proves
 it against the manifest, ``"lazy"`` proves each chunk when it is first touched, ``"none"`` trusts the disk. Mapped
-tensors are verified as they are at load; ``mmap=False`` verifies the very copy that it returns.
+tensors are verified as they are at load; ``mmap=False`` verifies the very copy that it returns. With ``trust``, a
+trusted key must have signed what lies there and SHA-256 proves all that is exposed: a weaker level is an error.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -21,17 +22,21 @@ from ckpt.manifest import Manifest
 from ckpt.names import MANIFEST_NAME
 from ckpt.payload import Payload, check_all, faults_in_attachment, faults_in_storage, open_payload
 from ckpt.records import TensorRecord, contiguous_strides, is_permuted
+from ckpt.signatures import Statement
 from ckpt.state import unflatten
+from ckpt.trust import Trust, Trusted, as_trust
 
 Verify = Literal["none", "crc32", "lazy", "sha256"]
 VERIFY_LEVELS = ("none", "crc32", "lazy", "sha256")
+PROVING_LEVELS = ("lazy", "sha256")
 
 
 def load(
     path: Path | str,
     *,
-    verify: Verify = "crc32",
+    verify: Verify | None = None,
     root: str | None = None,
+    trust: Trusted | None = None,
     device: torch.device | str = "cpu",
     mmap: bool = True,
     keys: Collection[str] | None = None,
@@ -40,9 +45,10 @@ def load(
 
     Args:
         path: A checkpoint folder.
-        verify: How bytes are checked before they are exposed; see the module's head. ``"lazy"`` means ``"sha256"``
-            here, since everything is touched.
+        verify: How bytes are checked before they are exposed; see the module's head. ``"crc32"`` unless stated, with
+            ``trust`` ``"sha256"``. ``"lazy"`` means ``"sha256"`` here, since everything is touched.
         root: The root that must be there, ``"sha256:…"``; anything else is refused.
+        trust: Whose signature must be there: a :class:`Trust`, or public keys as PEM files or objects.
         device: Where the tensors go.
         mmap: Map the files instead of reading them; tensors are writable and changes stay private.
         keys: Only these tensors, as a flat dict name → tensor.
@@ -51,29 +57,39 @@ def load(
         The state, or with ``keys`` a dict of tensors. Tensors that shared memory share it again.
 
     Raises:
-        NotACheckpointError, FormatError, IntegrityError: see :mod:`ckpt.errors`; nothing is returned then.
+        NotACheckpointError, FormatError, IntegrityError, SignatureError: see :mod:`ckpt.errors`; nothing is returned
+            then.
         KeyError: one of ``keys`` is not there.
+        ValueError: an unknown level, or a weaker one than ``trust`` allows.
     """
-    with open_checkpoint(path, verify="none", root=root, mmap=mmap) as checkpoint:
-        return checkpoint._load(_level(verify), torch.device(device), keys)
+    trusted = as_trust(trust)
+    default = "crc32" if trusted is None else "sha256"
+    level = _level(default if verify is None else verify, trusted)
+    with _opened(path, root=root, trust=trusted, mmap=mmap, lazy=False) as checkpoint:
+        return checkpoint._load(level, torch.device(device), keys)
 
 
 def load_into(
-    module: torch.nn.Module, path: Path | str, *, verify: Verify = "crc32", root: str | None = None, strict: bool = True
+    module: torch.nn.Module,
+    path: Path | str,
+    *,
+    verify: Verify | None = None,
+    root: str | None = None,
+    trust: Trusted | None = None,
+    strict: bool = True,
 ) -> None:
     """Copy a saved state dict into a module's parameters and buffers, in place.
 
     Args:
         module: Gets the values; addresses stay.
         path: A checkpoint of a flat state dict.
-        verify: As for :func:`load`.
-        root: As for :func:`load`.
+        verify, root, trust: As for :func:`load`.
         strict: Refuse missing and unexpected names.
 
     Raises:
         RuntimeError: names or shapes differ (torch's own message lists them); nothing was copied.
     """
-    state = load(path, verify=verify, root=root)
+    state = load(path, verify=verify, root=root, trust=trust)
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise TypeError(
             f"'{path}' holds a nested state, expected a flat state dict; load it with ckpt.load and pass the part for "
@@ -96,7 +112,12 @@ def _refuse_other_shapes(module: torch.nn.Module, state: Mapping[str, Tensor], p
 
 
 def open_checkpoint(
-    path: Path | str, *, verify: Verify = "lazy", root: str | None = None, mmap: bool = True
+    path: Path | str,
+    *,
+    verify: Verify = "lazy",
+    root: str | None = None,
+    trust: Trusted | None = None,
+    mmap: bool = True,
 ) -> "Checkpoint":
     """Open a checkpoint for reading single tensors and slices; exported as ``ckpt.open``.
 
@@ -104,24 +125,36 @@ def open_checkpoint(
         path: A checkpoint folder.
         verify: ``"lazy"`` proves each chunk by SHA-256 when it is first touched; the other levels check all now.
         root: The root that must be there.
-        mmap: As for :func:`load`.
+        trust, mmap: As for :func:`load`.
 
     Raises:
         RootMismatchError: another root than ``root``.
+        SignatureError: nobody who is trusted has signed it.
+        ValueError: an unknown level, or a weaker one than ``trust`` allows.
     """
-    level = _level(verify)
-    payload = open_payload(path, mapped=mmap)
-    if root is not None and payload.manifest.root != root:
-        raise RootMismatchError(path=Path(path), found=payload.manifest.root, expected=root)
-    checkpoint = Checkpoint(payload, lazy=level == "lazy")
+    trusted = as_trust(trust)
+    level = _level(verify, trusted)
+    checkpoint = _opened(path, root=root, trust=trusted, mmap=mmap, lazy=level == "lazy")
     if level in ("crc32", "sha256"):
         checkpoint._prove_all(level)
     return checkpoint
 
 
-def _level(verify: str) -> Verify:
+def _opened(path: Path | str, *, root: str | None, trust: Trust | None, mmap: bool, lazy: bool) -> "Checkpoint":
+    payload = open_payload(path, mapped=mmap, trust=trust)
+    if root is not None and payload.manifest.root != root:
+        raise RootMismatchError(path=Path(path), found=payload.manifest.root, expected=root)
+    return Checkpoint(payload, lazy=lazy)
+
+
+def _level(verify: str, trust: Trust | None) -> Verify:
     if verify not in VERIFY_LEVELS:
         raise ValueError(f"verify is '{verify}'; expected one of {', '.join(VERIFY_LEVELS)}")
+    if trust is not None and verify not in PROVING_LEVELS:
+        raise ValueError(
+            f"verify is '{verify}' with trust; expected one of {', '.join(PROVING_LEVELS)}, since a signature vouches "
+            "for what SHA-256 proves and for nothing else"
+        )
     return verify  # type: ignore[return-value]
 
 
@@ -135,6 +168,7 @@ class Checkpoint:
         self._bases: dict[int, Tensor] = {}
         self.manifest: Manifest = payload.manifest
         self.path: Path = payload.folder
+        self.accepted: Statement | None = payload.accepted  # what a trusted key states of it, where trust was given
 
     @property
     def root(self) -> str:

@@ -1,15 +1,23 @@
 """What is in a checkpoint, told from its manifest alone: the work behind ``ckpt inspect``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ckpt.folder import Folder, reading
 from ckpt.manifest import Manifest
-from ckpt.payload import read_manifest
+from ckpt.names import MANIFEST_NAME
+from ckpt.payload import manifest_in
+from ckpt.signatures import Signed, Statement, StatementKind, signatures_in, statement_from_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Counts and names for people; sizes in bytes."""
+    """Counts and names for people; sizes in bytes.
+
+    ``claims`` is what the signatures beside it say of themselves. Nothing here verifies them: ``ckpt.verify`` with
+    ``trust`` does.
+    """
 
     path: Path
     root: str
@@ -22,6 +30,7 @@ class Summary:
     attachments: tuple[str, ...]
     metadata: dict[str, str]
     producer: dict[str, str]
+    claims: tuple[Statement, ...]
 
 
 def inspect(path: Path | str) -> Summary:
@@ -29,11 +38,17 @@ def inspect(path: Path | str) -> Summary:
 
     Raises:
         NotACheckpointError: no manifest there.
+        FormatError: manifest or signatures break a rule.
     """
-    return summarize(Path(path), read_manifest(path))
+
+    def look(folder: Folder) -> Summary:
+        signed = signatures_in(folder, StatementKind.CHECKPOINT).own
+        return _summarize(folder.path, manifest_in(folder), signed)
+
+    return reading(path, look, expected=MANIFEST_NAME)
 
 
-def summarize(path: Path, manifest: Manifest) -> Summary:
+def _summarize(path: Path, manifest: Manifest, signatures: Sequence[Signed]) -> Summary:
     return Summary(
         path=path,
         root=manifest.root,
@@ -46,4 +61,5 @@ def summarize(path: Path, manifest: Manifest) -> Summary:
         attachments=tuple(item.path for item in manifest.attachments),
         metadata=dict(manifest.metadata),
         producer=dict(manifest.producer),
+        claims=tuple(statement_from_bytes(signed.statement, f"{path}: a statement") for signed in signatures),
     )

@@ -6,16 +6,19 @@ from pathlib import Path
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, RootMismatchError
 from ckpt.folder import Folder, reading
 from ckpt.manifest import Manifest
-from ckpt.names import MANIFEST_NAME
+from ckpt.names import MANIFEST_NAME, SIGNATURES_NAME
 from ckpt.payload import (
     Algorithm,
     Payload,
+    accepted_checkpoint,
     check_all,
     expected_headers,
     faults_in_attachment,
     manifest_in,
     open_file,
 )
+from ckpt.signatures import Statement, StatementKind, signatures_in
+from ckpt.trust import Trust, Trusted, as_trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +30,9 @@ class Report:
         root: Its root, None when its manifest could not be read.
         algorithm: ``"crc32"`` or ``"sha256"``.
         checked_bytes: Bytes that were read and compared.
-        faults: Every fault: files, then chunks of storages, then attachments.
+        faults: Every fault: signatures, files, then chunks of storages, then attachments.
         foreign: Files in the folder that are no part of the checkpoint; no fault, but nobody vouches for them.
+        accepted: With ``trust``, the statement of a trusted key about this checkpoint; None where there is none.
     """
 
     path: Path
@@ -37,6 +41,7 @@ class Report:
     checked_bytes: int
     faults: tuple[CheckpointError, ...]
     foreign: tuple[str, ...]
+    accepted: Statement | None = None
 
     @property
     def ok(self) -> bool:
@@ -54,22 +59,29 @@ class Report:
             raise first
 
 
-def verify(path: Path | str, *, verify: Algorithm = "sha256", root: str | None = None) -> Report:
+def verify(
+    path: Path | str, *, verify: Algorithm = "sha256", root: str | None = None, trust: Trusted | None = None
+) -> Report:
     """Compare every byte of a checkpoint with its manifest.
 
     Args:
         path: A checkpoint folder.
         verify: ``"sha256"`` proves the content; ``"crc32"`` finds accidents several times faster.
         root: The root that must be there.
+        trust: Whose signature must be there; a :class:`Trust`, or public keys.
 
     Raises:
         NotACheckpointError: there is no manifest to compare with.
+        ValueError: a weaker level than ``"sha256"`` with ``trust``.
     """
     if verify not in ("crc32", "sha256"):
         raise ValueError(f"verify is '{verify}'; expected 'crc32' or 'sha256'")
+    trusted = as_trust(trust)
+    if trusted is not None and verify != "sha256":
+        raise ValueError(f"verify is '{verify}' with trust; expected 'sha256', since a signature vouches for no CRC")
 
     def look(folder: Folder) -> Report:
-        report = _look(folder, verify, root)
+        report = _look(folder, verify, root, trusted)
         if report.faults and folder.was_replaced():  # they are those of a folder that is being removed
             report.raise_on_fault()
         return report
@@ -77,7 +89,7 @@ def verify(path: Path | str, *, verify: Algorithm = "sha256", root: str | None =
     return reading(path, look, expected=MANIFEST_NAME)
 
 
-def _look(folder: Folder, algorithm: Algorithm, root: str | None) -> Report:
+def _look(folder: Folder, algorithm: Algorithm, root: str | None, trust: Trust | None) -> Report:
     try:
         manifest = manifest_in(folder)
     except (FormatError, CorruptFileError) as error:
@@ -85,6 +97,7 @@ def _look(folder: Folder, algorithm: Algorithm, root: str | None) -> Report:
     faults: list[CheckpointError] = []
     if root is not None and manifest.root != root:
         faults.append(RootMismatchError(path=folder.path, found=manifest.root, expected=root))
+    statement = _accepted(folder, manifest, trust, faults)
     payload = Payload(folder=folder.path, manifest=manifest, files=_files(folder, manifest, faults))
     readable = [index for index, place in enumerate(manifest.placements) if payload.files[place.file]]
     faults.extend(check_all(payload, algorithm, readable, keep=False))
@@ -104,7 +117,20 @@ def _look(folder: Folder, algorithm: Algorithm, root: str | None) -> Report:
         checked_bytes=checked,
         faults=tuple(faults),
         foreign=() if folder.alone else foreign_files(folder.path, manifest),
+        accepted=statement,
     )
+
+
+def _accepted(
+    folder: Folder, manifest: Manifest, trust: Trust | None, faults: list[CheckpointError]
+) -> Statement | None:
+    """What a trusted key states; the reason among the faults where there is none, or where signatures.pb is broken."""
+    try:
+        signed = signatures_in(folder, StatementKind.CHECKPOINT).own
+        return None if trust is None else accepted_checkpoint(signed, trust, manifest, folder)
+    except CheckpointError as fault:
+        faults.append(fault)
+        return None
 
 
 def _files(folder: Folder, manifest: Manifest, faults: list[CheckpointError]) -> tuple[memoryview, ...]:
@@ -122,6 +148,7 @@ def _files(folder: Folder, manifest: Manifest, faults: list[CheckpointError]) ->
 
 def foreign_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     """Paths below a folder that are no part of its checkpoint; folders are told only where they are links."""
-    known = {MANIFEST_NAME, *(record.name for record in manifest.files), *(item.path for item in manifest.attachments)}
+    payload, attached = (record.name for record in manifest.files), (item.path for item in manifest.attachments)
+    known = {MANIFEST_NAME, SIGNATURES_NAME, *payload, *attached}
     found = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
     return tuple(str(path.relative_to(folder)) for path in found if str(path.relative_to(folder)) not in known)

@@ -40,7 +40,7 @@ def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
     """Parse a file's bytes into ``message``.
 
     Raises:
-        FormatError: another magic, length or checksum, unknown fields, or another encoding of the same content.
+        FormatError: another magic, length or checksum, or a body that is not canonical.
     """
     if len(data) < _OVERHEAD or data[: len(magic)] != magic:
         raise FormatError(where, f"{len(data)} bytes beginning {data[:16]!r}", f"the magic {magic!r}")
@@ -50,6 +50,15 @@ def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
     body, checksum = body_of(data), data[-32:]
     if sha256(body) != checksum:
         raise FormatError(where, f"sha256 {sha256(body).hex()}", checksum.hex())
+    return canonical(body, message, where)
+
+
+def canonical(body: bytes, message: M, where: str) -> M:
+    """Parse a body into ``message``.
+
+    Raises:
+        FormatError: too many records, unknown fields, or another encoding of the same content.
+    """
     check_records(body, message, where)
     try:
         message.ParseFromString(body)

@@ -19,6 +19,7 @@ from ckpt import memory
 from ckpt.commit import make_folder, staged, write_file
 from ckpt.digests import CHUNK_BYTES, Chunks, both, chunks_of, sha256, split
 from ckpt.errors import CheckpointError, CorruptFileError, DestinationError
+from ckpt.keys import PrivateKey
 from ckpt.manifest import Attachment, FileRecord, Manifest, Placement
 from ckpt.memory import BLOCK_BYTES, Source
 from ckpt.names import INDEX_NAME, MANIFEST_NAME, WEIGHTS, check_attachment_paths
@@ -26,6 +27,8 @@ from ckpt.payload import read_manifest
 from ckpt.records import TensorRecord
 from ckpt.rules import check
 from ckpt.shards import SHARD_BYTES, Shard, index_bytes, plan
+from ckpt.signatures import Signatures, Signed, StatementKind, write_signatures
+from ckpt.signing import Signer, as_signer
 from ckpt.state import Node, flatten
 from ckpt.verification import foreign_files
 from ckpt.wire import manifest_to_bytes
@@ -42,6 +45,7 @@ def save(
     metadata: Mapping[str, str] | None = None,
     attachments: Mapping[str, Path | str] | None = None,
     shard_bytes: int = SHARD_BYTES,
+    sign: Signer | PrivateKey | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -54,6 +58,8 @@ def save(
         metadata: Text by key, covered by the seal.
         attachments: Relative path inside the checkpoint → file to copy there, covered by the seal.
         shard_bytes: Size at which a weights file closes, > 0.
+        sign: Who signs the seal before the folder appears: a private key (PEM file or object), or a
+            :func:`signer` that says more.
         overwrite: Replace a checkpoint that stands at ``path``; readers of the old one keep its bytes.
         progress: Called with (bytes done, bytes in all) after each block.
 
@@ -63,6 +69,7 @@ def save(
     Raises:
         UnsupportedStateError: a value cannot be stored faithfully.
         DestinationError: ``path`` exists and may not be replaced.
+        BadSignatureError: a signer's answer is no signature; nothing was written then.
 
     Example:
         >>> ckpt.save({"w": torch.ones(2)}, "runs/1/step-10").root  # doctest: +SKIP
@@ -70,6 +77,7 @@ def save(
     """
     if shard_bytes <= 0:
         raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
+    who = None if sign is None else as_signer(sign)
     nodes, tensors = flatten(state)
     records, sources = memory.collect(tensors)
     return write(
@@ -82,6 +90,7 @@ def save(
         shard_bytes=shard_bytes,
         overwrite=overwrite,
         progress=progress,
+        signatures=lambda made: () if who is None else (who.signed(StatementKind.CHECKPOINT, made.seal, Path(path)),),
     )
 
 
@@ -98,8 +107,12 @@ def write(
     overwrite: bool = False,
     progress: Progress | None = None,
     accept: Callable[[Manifest], None] | None = None,
+    signatures: Callable[[Manifest], Sequence[Signed]] = lambda _: (),
 ) -> Manifest:
-    """Write storages and attachments given as blocks; ``accept`` may refuse the result before it is put in place."""
+    """Write storages and attachments given as blocks, and the signatures of the result.
+
+    ``accept`` and ``signatures`` may refuse the result before it is put in place.
+    """
     shards = plan(records, [source.size_bytes for source in sources], shard_bytes=shard_bytes)
     check_attachment_paths(attachments)
     total = sum(source.size_bytes for source in sources)
@@ -120,6 +133,7 @@ def write(
         if accept is not None:
             accept(manifest)
         write_file(folder / MANIFEST_NAME, manifest_to_bytes(manifest))
+        write_signatures(folder, Signatures(own=tuple(signatures(manifest))))
     return manifest
 
 

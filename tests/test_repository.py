@@ -49,12 +49,16 @@ def test_ckpt_exports_these_names() -> None:
         "convert",
         "diff",
         "inspect",
+        "keygen",
         "load",
         "load_into",
         "open",
         "read_delta",
         "read_manifest",
         "save",
+        "sign",
+        "signer",
+        "unsign",
         "verify",
     }
 

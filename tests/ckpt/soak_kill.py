@@ -1,10 +1,11 @@
-"""SIGKILL at every system call that changes the disk, for save, overwrite, apply and adopt; not collected by pytest.
+"""SIGKILL at every system call that changes the disk, for save, overwrite, apply, sign and adopt; not run by pytest.
 
     python -m tests.ckpt.soak_kill            # a few minutes; needs strace and the right to trace
 
 For each action and system call the n-th call of a writer kills it, n = 1, 2, … until the writer lives. Afterwards the
-path must hold the old root, the new root or nothing, and the next writer must leave no leftovers behind. The last
-lines also run an action on a file system that fills up (a tmpfs of 1 MiB, where mounting is allowed).
+path must hold the old root, the new root or nothing (where a signer was killed: what it held before, signed or not),
+and the next writer must leave no leftovers behind. The last lines also run an action on a file system that fills up (a
+tmpfs of 1 MiB, where mounting is allowed).
 """
 
 import os
@@ -18,11 +19,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import save_file
 
 import ckpt
 
-CALLS = ("mkdir", "openat", "write", "fsync", "rename", "renameat2", "unlinkat", "unlink", "rmdir", "flock", "close")
+CALLS = ("mkdir", "openat", "write", "fsync", "flock", "close")
+CALLS += ("rename", "renameat", "renameat2", "unlinkat", "unlink", "rmdir")
+ALLOWED = {
+    "save": {"nothing", "new"},
+    "overwrite": {"old", "new"},
+    "apply": {"nothing", "new"},
+    "sign": {"old", "signed"},
+}
+KEY = Ed25519PrivateKey.generate()
 OLD, NEW = ({"w": torch.full((300_000,), value), "v": torch.arange(3)} for value in (1.0, 2.0))
 
 
@@ -53,7 +63,9 @@ def state_of(path: Path, roots: dict[str, str]) -> str:
     if not path.exists():
         return "nothing"
     report = ckpt.verify(path)
-    return roots.get(str(report.root), "another root") if report.ok else "broken"
+    if ckpt.verify(path, trust=[KEY.public_key()]).ok:
+        return "signed"
+    return roots.get(str(report.root), "another root") if report.ok and not report.foreign else "broken"
 
 
 def attack(name: str, work: Path) -> Counter[str]:
@@ -65,6 +77,7 @@ def attack(name: str, work: Path) -> Counter[str]:
         "save": lambda: ckpt.save(NEW, path),
         "overwrite": lambda: ckpt.save(NEW, path, overwrite=True),
         "apply": lambda: ckpt.apply(other / "old", other / "delta", path),
+        "sign": lambda: ckpt.sign(path, KEY),
     }[name]
     found: Counter[str] = Counter()
     for call in CALLS:
@@ -73,12 +86,12 @@ def attack(name: str, work: Path) -> Counter[str]:
             number += 1
             if path.exists():
                 subprocess.run(["rm", "-rf", str(path)], check=True)
-            if name == "overwrite":
+            if name in ("overwrite", "sign"):
                 ckpt.save(OLD, path)
             alive = not killed_at(call, number, action)
             state = state_of(path, roots)
             found[state] += 1
-            allowed = {"new"} if alive else {"old", "new"} if name == "overwrite" else {"nothing", "new"}
+            allowed = ALLOWED[name] if not alive else {"signed"} if name == "sign" else {"new"}
             assert state in allowed, f"{name} killed at {call} {number}: {state}"
             ckpt.save(NEW, path, overwrite=True)
             left = sorted(entry.name for entry in work.iterdir())
@@ -126,7 +139,7 @@ def fill_up(work: Path) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    for name in ("save", "overwrite", "apply"):
+    for name in ALLOWED:
         with tempfile.TemporaryDirectory(prefix="soak-") as work:
             print(name, dict(attack(name, Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:

@@ -10,6 +10,7 @@ import torch
 
 import ckpt
 from ckpt.names import MANIFEST_NAME
+from tests.ckpt.signers import OLD
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def checkpoint(tmp_path: Path) -> Path:
     note = tmp_path / "note.txt"
     note.write_text("hello")
     state = {"a": torch.arange(6.0), "odd": torch.arange(9.0).reshape(3, 3)[:, ::2], "n": 3}
-    ckpt.save(state, tmp_path / "c", attachments={"docs/note.txt": note}, metadata={"k": "v"})
+    ckpt.save(state, tmp_path / "c", attachments={"docs/note.txt": note}, metadata={"k": "v"}, sign=OLD)
     return tmp_path / "c"
 
 
