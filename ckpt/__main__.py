@@ -8,13 +8,15 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import ckpt
 from ckpt.errors import CheckpointError
 from ckpt.progress_bar import progress_bar
+from ckpt.signatures import Statement
 
 Result = tuple[int, dict[str, Any], str]  # exit code, the object, the text
 
@@ -24,12 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code, facts, text = options.run(options)
-    except (CheckpointError, OSError) as error:
+    except (CheckpointError, OSError, ValueError) as error:
         if options.json:
             print(json.dumps({"ok": False, "error": type(error).__name__, "message": str(error)}))
         else:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, CheckpointError | OSError) else 2
     print(json.dumps(facts) if options.json else text)
     return int(code)
 
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("path", type=Path, help="a checkpoint folder")
     verify.add_argument("--level", choices=("sha256", "crc32"), default="sha256", help="default: %(default)s")
     verify.add_argument("--root", help="the root that must be there, sha256:…")
+    _add_trust(verify)
     diff = _command(commands, "diff", _diff, "write the delta that turns BASE into TARGET")
     for name in ("base", "target"):
         diff.add_argument(name, type=Path, help="a checkpoint folder")
@@ -51,13 +54,49 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_argument("base", type=Path, help="a checkpoint folder; never written to")
     apply.add_argument("delta", type=Path, help="a delta folder")
     apply.add_argument("out", type=Path, help="the checkpoint folder to be")
+    _add_trust(apply)
     adopt = _command(commands, "adopt", _adopt, "give safetensors files of others a manifest, where they lie")
     adopt.add_argument("path", type=Path, help="a .safetensors file, or a folder with an index or one such file")
     adopt.add_argument("--out", type=Path, help="a folder to be, of clones or copies: for read-only places and links")
     convert = _command(commands, "convert", _convert, "write a checkpoint of a .pt, .npz or DCP folder, under limits")
     convert.add_argument("path", type=Path, help="a torch.save file, an .npz, or a folder that DCP wrote")
     convert.add_argument("out", type=Path, help="the checkpoint folder to be")
+    _add_signing(commands)
     return parser
+
+
+def _add_signing(commands: Any) -> None:
+    keygen = _command(commands, "keygen", _keygen, "make a key pair: NAME.pem signs, NAME.pub.pem is trusted")
+    keygen.add_argument("path", type=Path, help="the private key to be, NAME.pem")
+    sign = _command(commands, "sign", _sign, "add a signature to a checkpoint or delta")
+    sign.add_argument("path", type=Path, help="a checkpoint or delta folder")
+    sign.add_argument("key", type=Path, help="a private key, as keygen writes it")
+    sign.add_argument("--line", default="", help="the name under which versions follow each other, such as a model's")
+    sign.add_argument("--not-after", type=_moment, help="the end of its time, such as 2027-12-31T12:00 (UTC)")
+    sign.add_argument("--replaces", type=Path, action="append", default=[], help="a public key whose signatures go")
+    for command in (keygen, sign):
+        command.add_argument("--passphrase-file", type=Path, help="its first line encrypts the private key")
+    unsign = _command(commands, "unsign", _unsign, "take the signatures of some keys from a checkpoint or delta")
+    unsign.add_argument("path", type=Path, help="a checkpoint or delta folder")
+    unsign.add_argument("keys", type=Path, nargs="+", help="public keys")
+
+
+def _add_trust(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--trust", type=Path, action="append", help="a public key that must have signed it; repeatable"
+    )
+    command.add_argument("--line", help="the line that it must be signed for")
+
+
+def _trust(options: argparse.Namespace) -> ckpt.Trust | None:
+    if options.trust is None and options.line is not None:
+        raise ValueError("--line says what a signature must name; expected --trust KEY.pub.pem with it")
+    return None if options.trust is None else ckpt.Trust(keys=options.trust, line=options.line)
+
+
+def _moment(value: str) -> datetime:
+    moment = datetime.fromisoformat(value)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _command(
@@ -71,8 +110,28 @@ def _command(
 
 def _inspect(options: argparse.Namespace) -> Result:
     summary = ckpt.inspect(options.path)
-    facts = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(summary).items()}
-    return 0, facts, "\n".join(f"{name:14}{_shown(value)}" for name, value in facts.items())
+    facts = {field.name: getattr(summary, field.name) for field in fields(summary)}
+    facts |= {"path": str(summary.path), "claims": [_statement(claim) for claim in summary.claims]}
+    shown = [f"{name:14}{_shown(value)}" for name, value in facts.items() if name != "claims"]
+    claimed = [f"{'claims':14}{_said(claim)}; not verified" for claim in summary.claims]
+    return 0, facts, "\n".join([*shown, *claimed])
+
+
+def _statement(statement: Statement) -> dict[str, str | None]:
+    return {
+        "kind": statement.kind.name.lower(),
+        "subject": statement.subject,
+        "line": statement.line,
+        "issued_at": statement.issued_at.isoformat(),
+        "not_after": statement.not_after.isoformat() if statement.not_after else None,
+        "key_id": statement.key_id,
+    }
+
+
+def _said(statement: Statement) -> str:
+    line = f", line '{statement.line}'" if statement.line else ""
+    end = f", until {statement.not_after.isoformat()}" if statement.not_after else ""
+    return f"signed by {statement.key_id}{line}, {statement.issued_at.isoformat()}{end}"
 
 
 def _shown(value: object) -> str:
@@ -84,16 +143,18 @@ def _shown(value: object) -> str:
 
 
 def _verify(options: argparse.Namespace) -> Result:
-    report = ckpt.verify(options.path, verify=options.level, root=options.root)
+    report = ckpt.verify(options.path, verify=options.level, root=options.root, trust=_trust(options))
     facts = {
         "ok": report.ok,
         "path": str(report.path),
         "root": report.root,
         "algorithm": report.algorithm,
         "checked_bytes": report.checked_bytes,
+        "accepted": _statement(report.accepted) if report.accepted else None,
         "faults": [{"error": type(fault).__name__, "message": str(fault)} for fault in report.faults],
     }
     good = f"{report.path}: {report.checked_bytes:,} bytes match by {report.algorithm}, root {report.root}"
+    good += f"\n{_said(report.accepted)}" if report.accepted else ""
     bad = "\n".join(f"{type(fault).__name__}: {fault}" for fault in report.faults)
     return (0, facts, good) if report.ok else (1, facts, f"{bad}\n{len(report.faults)} fault(s) in {report.path}")
 
@@ -114,7 +175,7 @@ def _diff(options: argparse.Namespace) -> Result:
 
 
 def _apply(options: argparse.Namespace) -> Result:
-    manifest = ckpt.apply(options.base, options.delta, options.out)
+    manifest = ckpt.apply(options.base, options.delta, options.out, trust=_trust(options))
     return 0, {"root": manifest.root, "seal": manifest.seal}, f"{options.out}: root {manifest.root}"
 
 
@@ -130,6 +191,35 @@ def _convert(options: argparse.Namespace) -> Result:
 def _made(where: Path, manifest: ckpt.Manifest) -> Result:
     facts = {"path": str(where), "root": manifest.root, "seal": manifest.seal, "tensors": len(manifest.tensors)}
     return 0, facts, f"{where}: {len(manifest.tensors)} tensors, root {manifest.root}"
+
+
+def _keygen(options: argparse.Namespace) -> Result:
+    made = ckpt.keygen(options.path, passphrase=_passphrase(options))
+    facts = {"private": str(made.private), "public": str(made.public), "key_id": made.key_id}
+    return 0, facts, f"{made.private} signs: keep it secret\n{made.public} is for those who verify\n{made.key_id}"
+
+
+def _sign(options: argparse.Namespace) -> Result:
+    statement = ckpt.sign(
+        options.path,
+        options.key,
+        passphrase=_passphrase(options),
+        line=options.line,
+        not_after=options.not_after,
+        replaces=options.replaces,
+    )
+    return 0, _statement(statement), f"{options.path}: {_said(statement)}"
+
+
+def _unsign(options: argparse.Namespace) -> Result:
+    count = ckpt.unsign(options.path, options.keys)
+    return 0, {"removed": count}, f"{options.path}: {count} signature(s) taken out"
+
+
+def _passphrase(options: argparse.Namespace) -> bytes | None:
+    """The first line of a file: what stands in a command line is seen by everybody on the machine."""
+    file: Path | None = options.passphrase_file
+    return None if file is None else file.read_bytes().partition(b"\n")[0]
 
 
 if __name__ == "__main__":

@@ -77,6 +77,67 @@ def test_inspect_tells_root_and_contents(pair: Path, capsys: pytest.CaptureFixtu
     assert "4,000" in shown
 
 
+def test_what_is_signed_is_verified_and_what_is_not_is_refused(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: object) -> tuple[int, dict[str, object]]:
+        code = main([*map(str, arguments), "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    new, delta = pair / "new", pair / "d"
+    _, keys = run("keygen", pair / "k.pem")
+    public, other = pair / "k.pub.pem", ckpt.keygen(pair / "other.pem").public
+    _, said = run("sign", new, pair / "k.pem", "--line", "mnist", "--not-after", "9000-01-01")
+    run("diff", pair / "old", new, delta)
+
+    assert (said["key_id"], said["line"]) == (keys["key_id"], "mnist")
+    assert said["not_after"] == "9000-01-01T00:00:00+00:00"
+    code, report = run("verify", new, "--trust", public, "--line", "mnist")
+    assert (code, report["accepted"]) == (0, said)
+    for refused, error in (
+        (["verify", new, "--trust", other], "UntrustedKeyError"),
+        (["verify", new, "--trust", public, "--line", "search"], "WrongLineError"),
+        (["verify", pair / "old", "--trust", other, "--trust", public], "UnsignedError"),
+    ):
+        code, report = run(*refused)
+        assert (code, report["ok"], report["accepted"]) == (1, False, None)
+        assert [fault["error"] for fault in report["faults"]] == [error]  # type: ignore[attr-defined]
+    assert run("apply", pair / "old", delta, pair / "made", "--trust", public)[0] == 1
+    run("sign", delta, pair / "k.pem")
+    assert run("apply", pair / "old", delta, pair / "made", "--trust", public)[0] == 0
+    assert run("verify", pair / "made", "--trust", public)[0] == 0
+    assert run("inspect", new)[1]["claims"] == [said]
+
+
+def test_a_key_is_rotated_on_the_command_line(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pair / "secret").write_text("correct horse\n")
+    locked = ["--passphrase-file", str(pair / "secret")]
+    for name, more in (("one", []), ("two", locked)):
+        assert main(["keygen", str(pair / f"{name}.pem"), *more]) == 0
+    one, two = pair / "one.pub.pem", pair / "two.pub.pem"
+    assert main(["sign", str(pair / "new"), str(pair / "one.pem")]) == 0
+    assert main(["sign", str(pair / "new"), str(pair / "two.pem"), "--replaces", str(one)]) == 1
+    assert main(["sign", str(pair / "new"), str(pair / "two.pem"), "--replaces", str(one), *locked]) == 0
+
+    assert main(["verify", str(pair / "new"), "--trust", str(one)]) == 1
+    assert main(["verify", str(pair / "new"), "--trust", str(two)]) == 0
+    assert main(["inspect", str(pair / "new")]) == 0
+    assert "; not verified" in capsys.readouterr().out
+    assert main(["unsign", str(pair / "new"), str(one), str(two)]) == 0
+    assert "1 signature(s) taken out" in capsys.readouterr().out
+    assert main(["verify", str(pair / "new"), "--trust", str(two)]) == 1
+
+
+def test_a_call_that_makes_no_sense_exits_with_2(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    public = ckpt.keygen(pair / "k.pem").public
+
+    assert main(["verify", str(pair / "new"), "--level", "crc32", "--trust", str(public)]) == 2
+    assert "a signature vouches for no CRC" in capsys.readouterr().err
+    assert main(["verify", str(pair / "new"), "--line", "mnist"]) == 2
+    assert main(["sign", str(pair / "new"), str(pair / "k.pem"), "--not-after", "2001-01-01"]) == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["sign", str(pair / "new"), str(pair / "k.pem"), "--not-after", "soon"])
+    assert caught.value.code == 2
+
+
 @pytest.mark.parametrize("arguments", [["inspect", "nowhere"], ["verify", "nowhere"], ["apply", "a", "b", "c"]])
 def test_what_is_missing_is_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 1
