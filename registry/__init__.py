@@ -20,17 +20,20 @@ from registry.errors import (
     ForeignFileError,
     InvalidNameError,
     LedgerError,
+    NoServerError,
+    NotQuarantinedError,
     PublishError,
     QuarantinedError,
     RegistryError,
     RegistryRefusedError,
     RegistryUnavailableError,
     StaleExpectationError,
+    UnknownRootError,
     UnknownVersionError,
 )
 from registry.fetching import fetch, resolve
 from registry.ledger import Author, Entry, Ledger, Target, live, live_at
-from registry.promotion import clear, history, promote, quarantined_roots, rollback, sync
+from registry.promotion import clear, history, known_root, promote, quarantined_roots, rollback, sync
 from registry.publication import publish
 from registry.server import Server
 from registry.versions import Version
@@ -43,6 +46,8 @@ __all__ = [
     "InvalidNameError",
     "Ledger",
     "LedgerError",
+    "NoServerError",
+    "NotQuarantinedError",
     "PublishError",
     "QuarantinedError",
     "RegistryError",
@@ -51,11 +56,13 @@ __all__ = [
     "Server",
     "StaleExpectationError",
     "Target",
+    "UnknownRootError",
     "UnknownVersionError",
     "Version",
     "clear",
     "fetch",
     "history",
+    "known_root",
     "live",
     "live_at",
     "promote",

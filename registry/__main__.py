@@ -1,12 +1,15 @@
 """The command line of the registry: ``python -m registry --help``.
 
 Speaks to ``MLFLOW_TRACKING_URI`` and keeps ledgers and cache in ``TREERING_HOME``. Prints for people, or with
-``--json`` one object for machines; exits with 0, 1 on an error, 2 on a call that makes no sense.
+``--json`` one object for machines; exits with 0, 1 on an error, 2 on a call that makes no sense. Text is 80
+columns wide, or as wide as a wider terminal; it shortens roots, and what is shortened may be typed back.
 """
 
 import argparse
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,9 +17,12 @@ from typing import Any
 
 import ckpt
 import registry
-from registry.ledger import Entry
+from registry.fetching import live_number
+from registry.ledger import ROLLBACK, Entry
 
 Result = tuple[Any, str]  # the object, the text
+_WIDTH = 80  # columns
+_ROOT_WIDTH = 19  # characters of a root that are shown: sha256: and 12 digits
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,13 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     promote = _command(commands, "promote", _promote, "make a version the one that is served")
     promote.add_argument("name", help="a registered model")
     promote.add_argument("version", type=int, help="the version to promote")
-    promote.add_argument("--expect", type=int, help="the version believed live; left out: none")
+    promote.add_argument("--expect", type=int, help="the version that it replaces; left out: none is live")
     rollback = _command(commands, "rollback", _rollback, "go back from a suspect root, if it is live")
     rollback.add_argument("name", help="a registered model")
-    rollback.add_argument("suspect", help="the root under suspicion, sha256:…")
+    rollback.add_argument("suspect", help="what is under suspicion: a version's number, or the beginning of a root")
     clear = _command(commands, "clear", _clear, "allow a quarantined root again")
     clear.add_argument("name", help="a registered model")
-    clear.add_argument("root", help="the root, sha256:…")
+    clear.add_argument("root", help="a version's number, or the beginning of a root")
     for command in (promote, rollback, clear):
         command.add_argument("--reason", required=True, help="why; stands in the ledger")
     return parser
@@ -68,13 +74,19 @@ def _command(
 
 
 def _versions(options: argparse.Namespace) -> Result:
-    versions = registry.Server.from_environment().versions(options.name)
-    rows = [
-        f"{version.number:>4}  {version.kind:5}  {version.stored_bytes:>12,} of {version.full_bytes:>12,} bytes  "
-        f"{version.root}"
-        for version in versions
-    ]
-    return [asdict(version) for version in versions], "\n".join(rows) or f"'{options.name}' has no versions"
+    server = registry.Server.from_environment()
+    held = registry.quarantined_roots(options.name, server=server)
+    champion = live_number(options.name, "champion", server=server)
+    facts, rows = [], [f"version  {'kind':5}  {'state':11}  {'stored bytes':>14}  {'full bytes':>14}  root"]
+    for version in server.versions(options.name):
+        is_live, reason = version.number == champion, held.get(version.root)
+        facts.append({**asdict(version), "live": is_live, "quarantined": reason})
+        state = "quarantined" if reason is not None else "live" if is_live else ""
+        rows.append(
+            f"{version.number:>7}  {version.kind:5}  {state:11}  {version.stored_bytes:>14,}  "
+            f"{version.full_bytes:>14,}  {version.root[:_ROOT_WIDTH]}"
+        )
+    return facts, "\n".join(rows) if facts else f"'{options.name}' has no versions"
 
 
 def _history(options: argparse.Namespace) -> Result:
@@ -83,10 +95,14 @@ def _history(options: argparse.Namespace) -> Result:
 
 
 def shown(entry: Entry) -> str:
-    """One decision on one line."""
+    """One decision, as wide as the terminal; a reason that is longer goes on below."""
     at = datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    move = f"v{entry.before.version if entry.before else '–'} → v{entry.after.version if entry.after else '–'}"
-    return f"{at}  {entry.alias}  {entry.action:10} {move:10} by {entry.actor}: {entry.reason}"
+    before, after = (f"v{target.version}" if target else "–" for target in (entry.before, entry.after))
+    move = after if before == after else f"{before} → {after}"
+    marked = f" {entry.quarantined[:_ROOT_WIDTH]}" if entry.quarantined and entry.action != ROLLBACK else ""
+    line = f"{at}  {entry.alias}  {entry.action:10} {move:10} by {entry.actor}:{marked} {entry.reason}"
+    width = max(_WIDTH, shutil.get_terminal_size().columns)
+    return textwrap.fill(line, width, subsequent_indent="    ")
 
 
 def _fetch(options: argparse.Namespace) -> Result:
@@ -100,12 +116,23 @@ def _promote(options: argparse.Namespace) -> Result:
 
 
 def _rollback(options: argparse.Namespace) -> Result:
-    entry = registry.rollback(options.name, suspect=options.suspect, reason=options.reason)
-    return asdict(entry), shown(entry)
+    suspect = registry.known_root(options.name, options.suspect)
+    entry = registry.rollback(options.name, suspect=suspect, reason=options.reason)
+    live = entry.after
+    if entry.action == ROLLBACK or live is None:
+        return asdict(entry), shown(entry)
+    if live.root == suspect:
+        raise registry.LedgerError(
+            f"'{options.name}' was not rolled back: v{live.version} is live, and no other version that is not "
+            f"quarantined was live before it. Move on instead: 'python -m registry promote {options.name} VERSION "
+            f"--expect {live.version} --reason …'."
+        )
+    return asdict(entry), f"{shown(entry)}\nnothing was moved: {suspect[:_ROOT_WIDTH]} is not live, v{live.version} is"
 
 
 def _clear(options: argparse.Namespace) -> Result:
-    entry = registry.clear(options.name, options.root, reason=options.reason)
+    root = registry.known_root(options.name, options.root)
+    entry = registry.clear(options.name, root, reason=options.reason)
     return asdict(entry), shown(entry)
 
 

@@ -2,19 +2,23 @@
 
     RegistryError
     ├── RegistryUnavailableError   the MLflow server does not answer
+    │   └── NoServerError          nobody said which MLflow server
     ├── RegistryRefusedError       the MLflow server does not let this user in
     ├── UnknownVersionError        (KeyError)   no such model, version or alias
     ├── InvalidNameError           (ValueError) a model name or reference that cannot be one
     ├── ForeignFileError           (ValueError) a checkpoint folder with a file that is no part of it
     ├── PublishError               an upload that did not read back as it was written
     └── LedgerError
+        ├── UnknownRootError       (KeyError)   no root of this model's ledger, or more than one
         ├── StaleExpectationError  compare-and-set: another version is live than the mover believes
         ├── QuarantinedError       a root that was rolled back and not cleared since
+        ├── NotQuarantinedError    (ValueError) a root that there is nothing to clear of
         └── BrokenLedgerError      the chain of hashes does not hold
 
 Each says the thing, what was found, what was expected and what to do next; the facts are attributes.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -35,6 +39,18 @@ class RegistryUnavailableError(RegistryError):
             "address by 'eval \"$(python -m flows env)\"', or set MLFLOW_TRACKING_URI to one that runs.",
             uri=uri,
             found=found,
+        )
+
+
+class NoServerError(RegistryUnavailableError):
+    """The environment names no MLflow server."""
+
+    def __init__(self) -> None:
+        RegistryError.__init__(
+            self,
+            "MLFLOW_TRACKING_URI is not set, so there is no MLflow server to ask. Where a stack runs, "
+            "'eval \"$(python -m flows env)\"' sets it ('python -m flows up' starts one); otherwise set it to the "
+            "address of a server, such as http://127.0.0.1:5000.",
         )
 
 
@@ -105,16 +121,44 @@ class LedgerError(RegistryError):
     """A promotion that the ledger does not take."""
 
 
+class UnknownRootError(LedgerError, KeyError):
+    """What was named is no root that was ever live, or quarantined, in a model; or it could be several."""
+
+    def __init__(self, named: str, *, model: str, matches: Sequence[str], known: Sequence[str]) -> None:
+        found = f"names no root in the ledger of '{model}': found {_listed(known)}"
+        if not known:
+            found = f"names no root of '{model}', which has no ledger here: nothing of it was ever live"
+        if matches:
+            found = f"could be several roots of '{model}': {_listed(matches)}"
+        super().__init__(
+            f"'{named}' {found}. Nothing was written. Name the model and one of its roots, whole, by its first "
+            "characters, or by its version's number; 'python -m registry versions MODEL' lists them.",
+            named=named,
+            model=model,
+            matches=tuple(matches),
+            known=tuple(known),
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class StaleExpectationError(LedgerError):
     """The mover believes that another version is live than is."""
 
-    def __init__(self, *, model: str, alias: str, found: str, expected: str) -> None:
+    def __init__(self, *, model: str, alias: str, found: str, live: int | None, expected: str | None) -> None:
+        decide = f"Someone moved it meanwhile; look at 'python -m registry history {model}' and decide again."
+        if expected is None:
+            decide = (
+                f"A move says which version it replaces: with '--expect {live}' (in Python expect={live}) this one "
+                f"does; 'python -m registry history {model}' says how it came to be live."
+            )
         super().__init__(
-            f"'{model}@{alias}' was not moved: {found} is live, expected {expected}. Someone moved it meanwhile; look "
-            f"at 'python -m registry history {model}' and decide again.",
+            f"'{model}@{alias}' was not moved: {found} is live, expected {expected or 'nothing'}. {decide}",
             model=model,
             alias=alias,
             found=found,
+            live=live,
             expected=expected,
         )
 
@@ -132,6 +176,19 @@ class QuarantinedError(LedgerError):
         )
 
 
+class NotQuarantinedError(LedgerError, ValueError):
+    """There is nothing to clear."""
+
+    def __init__(self, *, model: str, root: str, held: Sequence[str]) -> None:
+        super().__init__(
+            f"'{model}' {root} is not quarantined, so there is nothing to clear: found {_listed(held)} under "
+            "quarantine. Nothing was written.",
+            model=model,
+            root=root,
+            held=tuple(held),
+        )
+
+
 class BrokenLedgerError(LedgerError):
     """An entry of the ledger was altered or removed."""
 
@@ -144,3 +201,7 @@ class BrokenLedgerError(LedgerError):
             found=found,
             expected=expected,
         )
+
+
+def _listed(items: Sequence[str]) -> str:
+    return ", ".join(items) or "none"

@@ -28,8 +28,7 @@ def resolve(reference: str, *, server: Server | None = None) -> Version:
     number = wanted.number
     if number is None:
         assert wanted.alias is not None, "a reference names one of them"
-        target = live(ledger_of(wanted.name, server).entries(), wanted.alias)
-        number = target.version if target is not None else server.alias(wanted.name, wanted.alias)
+        number = live_number(wanted.name, wanted.alias, server=server)
         if number is None:
             raise UnknownVersionError(reference, f"no alias '{wanted.alias}' of a model '{wanted.name}'")
     versions = server.versions(wanted.name)
@@ -38,6 +37,12 @@ def resolve(reference: str, *, server: Server | None = None) -> Version:
             return version
     numbers = ", ".join(str(version.number) for version in versions) or "none"
     raise UnknownVersionError(reference, server.left_out(wanted.name, number) or f"versions {numbers}")
+
+
+def live_number(name: str, alias: str, *, server: Server) -> int | None:
+    """The version under an alias: in this machine's ledger, or in MLflow where the ledger has no word of it."""
+    target = live(ledger_of(name, server).entries(), alias)
+    return target.version if target is not None else server.alias(name, alias)
 
 
 def ledger_of(name: str, server: Server) -> Ledger:

@@ -10,13 +10,19 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from registry.errors import BrokenLedgerError, QuarantinedError, StaleExpectationError
+from registry.errors import (
+    BrokenLedgerError,
+    NotQuarantinedError,
+    QuarantinedError,
+    StaleExpectationError,
+    UnknownRootError,
+)
 
 _GENESIS = "sha256:" + "0" * 64
 PROMOTE, ROLLBACK, NOTHING, QUARANTINE, CLEAR = "promote", "rollback", "nothing", "quarantine", "clear"
@@ -104,7 +110,13 @@ class Ledger:
             self._refuse_quarantined(entries, target.root)
             now = live(entries, alias)
             if now != expect:
-                raise StaleExpectationError(model=self.model, alias=alias, found=_shown(now), expected=_shown(expect))
+                raise StaleExpectationError(
+                    model=self.model,
+                    alias=alias,
+                    found="nothing" if now is None else _shown(now),
+                    live=None if now is None else now.version,
+                    expected=None if expect is None else _shown(expect),
+                )
             return _append(file, entries, PROMOTE, alias=alias, before=now, after=target, author=author)
 
     def rollback(self, *, alias: str, suspect: str, author: Author, generation: int | None = None) -> Entry:
@@ -118,7 +130,13 @@ class Ledger:
             suspect: The root under suspicion, ``sha256:…``.
             author: Who decides.
             generation: Of the alias when the suspicion arose; an alarm that comes after another move is stale.
+
+        Raises:
+            UnknownRootError: the suspect was never live; nothing is written.
         """
+        known = roots_of(self.entries())  # it only grows, so no lock is held, and no file made for a wrong name
+        if suspect not in known:
+            raise UnknownRootError(suspect, model=self.model, matches=(), known=as_listed(known))
         with self._writing() as (file, entries):
             now = live(entries, alias)
             back = before_suspect(entries, alias, suspect)
@@ -134,7 +152,16 @@ class Ledger:
         return self._mark(QUARANTINE, root, alias, author)
 
     def clear(self, root: str, *, alias: str, author: Author) -> Entry:
-        """Allow a quarantined root again."""
+        """Allow a quarantined root again.
+
+        Raises:
+            NotQuarantinedError: it is not under quarantine; nothing is written.
+        """
+        entries = self.entries()
+        held = quarantined(entries)
+        if root not in held:
+            listed = as_listed({root: numbers for root, numbers in roots_of(entries).items() if root in held})
+            raise NotQuarantinedError(model=self.model, root=root, held=listed)
         return self._mark(CLEAR, root, alias, author)
 
     def _mark(self, action: str, root: str, alias: str, author: Author) -> Entry:
@@ -218,6 +245,23 @@ def quarantined(entries: Sequence[Entry]) -> dict[str, str]:
     return held
 
 
+def roots_of(entries: Sequence[Entry]) -> dict[str, tuple[int, ...]]:
+    """Every root that was ever live or quarantined → the numbers of its versions, oldest first."""
+    found: dict[str, dict[int, None]] = {}
+    for entry in entries:
+        if entry.quarantined is not None:
+            found.setdefault(entry.quarantined, {})
+        for target in (entry.before, entry.after):
+            if target is not None:
+                found.setdefault(target.root, {})[target.version] = None
+    return {root: tuple(numbers) for root, numbers in found.items()}
+
+
+def as_listed(roots: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+    """Roots for people, each with its versions: ``v3 sha256:8303a421eb59``."""
+    return tuple("".join(f"v{number} " for number in numbers) + root[:19] for root, numbers in roots.items())
+
+
 def before_suspect(entries: Sequence[Entry], alias: str, suspect: str) -> Target | None:
     """The version to go back to: the last one live that is neither the suspect nor under quarantine."""
     held = quarantined(entries)
@@ -272,5 +316,5 @@ def _hash(line: bytes) -> str:
     return f"sha256:{hashlib.sha256(line).hexdigest()}"
 
 
-def _shown(target: Target | None) -> str:
-    return "nothing" if target is None else f"version {target.version} ({target.root[:19]}…)"
+def _shown(target: Target) -> str:
+    return f"version {target.version} ({target.root[:19]}…)"

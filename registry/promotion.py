@@ -8,7 +8,8 @@ import getpass
 import time
 
 from registry.fetching import ledger_of, resolve
-from registry.ledger import PROMOTE, ROLLBACK, Author, Entry, Target, live, quarantined
+from registry.ledger import Author, Entry, Target, before_suspect, live, quarantined, roots_of
+from registry.mention import root_meant
 from registry.server import Server
 from registry.versions import PREFIX
 
@@ -78,6 +79,9 @@ def rollback(
 
     Returns:
         The entry: ``action`` is ``rollback`` or ``nothing``.
+
+    Raises:
+        UnknownRootError: the suspect was never live; nothing is written.
     """
     server = server or Server.from_environment()
     entry = ledger_of(name, server).rollback(
@@ -91,7 +95,11 @@ def rollback(
 def clear(
     name: str, root: str, *, reason: str, alias: str = CHAMPION, actor: str | None = None, server: Server | None = None
 ) -> Entry:
-    """Allow a quarantined root again."""
+    """Allow a quarantined root again.
+
+    Raises:
+        NotQuarantinedError: it is not under quarantine; nothing is written.
+    """
     server = server or Server.from_environment()
     entry = ledger_of(name, server).clear(root, alias=alias, author=_author(actor, reason, None))
     sync(name, alias=alias, server=server)
@@ -108,20 +116,42 @@ def quarantined_roots(name: str, *, server: Server | None = None) -> dict[str, s
     return quarantined(history(name, server=server))
 
 
+def known_root(name: str, mention: str, *, server: Server | None = None) -> str:
+    """The root that a version's number (``3``) or a root's first digits mean, from this machine's ledger alone.
+
+    Raises:
+        UnknownRootError: no root that was ever live or quarantined, or more than one.
+    """
+    return root_meant(mention, roots_of(history(name, server=server)), model=name)
+
+
 def sync(name: str, *, alias: str = CHAMPION, server: Server | None = None) -> None:
-    """Show in MLflow what the ledger says: the alias, ``previous`` for the version live before, and quarantine tags."""
+    """Show in MLflow what the ledger says: the alias, ``previous``, and quarantine tags.
+
+    ``previous`` is the version that a rollback from ``champion`` would go back to, so never one under quarantine; where
+    there is none the alias is taken away.
+    """
     server = server or Server.from_environment()
     entries = history(name, server=server)
     now = live(entries, alias)
     if now is not None and server.alias(name, alias) != now.version:
         server.set_alias(name, alias, now.version)
-    moves = [entry for entry in entries if entry.alias == alias and entry.action in (PROMOTE, ROLLBACK)]
-    if alias == CHAMPION and moves and moves[-1].before is not None:
-        server.set_alias(name, PREVIOUS, moves[-1].before.version)
+    if alias == CHAMPION and now is not None:
+        back = before_suspect(entries, alias, now.root)
+        _show_previous(name, back.version if back is not None else None, server)
     held = {root: reason[:_TAG_CHARACTERS] for root, reason in quarantined(entries).items()}
     for version in server.versions(name) if entries else ():
         if version.tags.get(_QUARANTINED) != held.get(version.root):
             server.tag_version(name, version.number, _QUARANTINED, held.get(version.root))
+
+
+def _show_previous(name: str, number: int | None, server: Server) -> None:
+    if server.alias(name, PREVIOUS) == number:
+        return
+    if number is None:
+        server.drop_alias(name, PREVIOUS)
+    else:
+        server.set_alias(name, PREVIOUS, number)
 
 
 def _target(name: str, number: int, server: Server) -> Target:

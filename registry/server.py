@@ -33,7 +33,13 @@ from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.rest_utils import http_request
 from requests.exceptions import RequestException
 
-from registry.errors import RegistryError, RegistryRefusedError, RegistryUnavailableError, UnknownVersionError
+from registry.errors import (
+    NoServerError,
+    RegistryError,
+    RegistryRefusedError,
+    RegistryUnavailableError,
+    UnknownVersionError,
+)
 from registry.patience import Tries
 from registry.versions import PREFIX, Version, version_from_tags
 
@@ -44,7 +50,7 @@ _NO_ANSWER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 _CHECK_S = 5
 _PAGE = 1000
 _DESCRIPTION = (
-    "`champion` is the version that is served, `previous` the one that was before it. Who moved what, when and why: "
+    "`champion` is the version that is served, `previous` the one to go back to. Who moved what, when and why: "
     "`python -m registry history {name}`."
 )
 
@@ -75,7 +81,7 @@ class Server:
         """
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
-            raise RegistryUnavailableError("(MLFLOW_TRACKING_URI is not set)", "no address")
+            raise NoServerError
         parts = urlsplit(uri)
         if parts.username:
             os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
@@ -288,6 +294,9 @@ class Server:
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
         self.ask(f"{name}@{alias}", lambda client: client.set_registered_model_alias(name, alias, str(number)))
+
+    def drop_alias(self, name: str, alias: str) -> None:
+        self.ask(f"{name}@{alias}", lambda client: client.delete_registered_model_alias(name, alias))
 
     def tag_version(self, name: str, number: int, key: str, value: str | None) -> None:
         """Set a tag, or with None remove it."""

@@ -159,7 +159,7 @@ def _check_versions(uri: str, home: Path, cache: Path) -> None:
     for version in versions:
         folder = registry.fetch(version.reference, cache=cache, server=server)
         assert ckpt.verify(folder, root=version.root).ok
-    assert (server.alias("wine", "champion"), server.alias("wine", "previous")) == (3, 4)
+    assert (server.alias("wine", "champion"), server.alias("wine", "previous")) == (3, 2)
     actions = [entry.action for entry in registry.history("wine", server=server) if entry.action != "nothing"]
     assert actions == ["promote"] * 4 + ["rollback"]
 

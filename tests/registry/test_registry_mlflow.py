@@ -88,6 +88,7 @@ def test_promotion_moves_the_alias_and_rollback_moves_it_back(server: Server, tm
 
     assert (entry.action, again.action) == ("rollback", "nothing")
     assert server.alias("moves", "champion") == 1
+    assert server.alias("moves", "previous") is None  # version 2 was, and nothing healthy was live before version 1
     assert registry.resolve("moves@champion", server=server).root == first.root
     assert server.versions("moves")[1].tags["treering.quarantined"] == "output mean off"
     with pytest.raises(registry.QuarantinedError):
