@@ -286,4 +286,4 @@ def start_all(services: Sequence[tuple[Service, int | None]], home: Path, *, say
     started = [(service, launch(service, home, port=port)) for service, port in services]
     for service, record in started:
         wait_ready(service, record)
-        say(f"  {service.name:<18} {service.url}")
+        say(f"  {service.name:<18} {service.url}".rstrip())

@@ -43,7 +43,8 @@ MOMENTS = {
     "spoiled-live": ("is live on", 4),
     "further-alarms": ("for flow 'rollback'", 1),
 }
-VICTIMS = ("mlflow", "prefect", "victoria-metrics", "prefect-worker", "keeper", "engine", "fleet", "worker", "monitor")
+# A rotation kills neighbours one moment after the other: a worker is not looked for while its fleet starts.
+VICTIMS = ("mlflow", "worker", "prefect", "monitor", "victoria-metrics", "fleet", "prefect-worker", "keeper", "engine")
 
 
 @dataclass(frozen=True)

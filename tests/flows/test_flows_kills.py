@@ -1,4 +1,4 @@
-"""Each process of the stack is killed once, in two runs of the pipeline on one stack; the whole matrix is a soak.
+"""Each process of the stack is killed once, in two runs of the pipeline on one stack (``soak_kills``: the matrix).
 
 The first run loses its engine and must say so; the second loses everything else, one after the other, and must end
 well: it is also the run after the failed one.
@@ -10,7 +10,7 @@ import pytest
 
 from tests.flows.killing import MODEL, VICTIMS, Blow, Run, Stack, last_word
 
-pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SURVIVED = (
     Blow("train", "mlflow"),
