@@ -64,6 +64,7 @@ def release(
 
     Raises:
         VerificationError: the compiled program strays from the model; nothing is published.
+        NotFiniteError: an answer on held-out rows is NaN or infinite, whatever ``force`` says.
         GateError: the figures are below the recipe's gate.
     """
     log = get_run_logger()

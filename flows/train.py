@@ -56,6 +56,7 @@ def train(
 
     Raises:
         UnknownPlanError: the recipe has no such plan.
+        NotFiniteError: a loss or an answer on held-out rows is NaN or infinite; nothing is kept.
         CorruptShardError: the data set is not what was ingested.
     """
     share_cores()
@@ -64,6 +65,7 @@ def train(
     model = loaded.build(seed=seed)
     if start is not None:
         ckpt.load_into(model, start, verify="sha256")
+    loaded.judge(model, held_out)  # so that a mistake in judging is named before the training, not after it
     data = rows.with_shuffled_labels(seed) if shuffled_labels else rows
     server = registry.Server.from_environment()
     tags = {"treering.recipe": recipe, "treering.plan": plan, "treering.flow_run": str(flow_run.id)}

@@ -32,6 +32,7 @@ from ingest.errors import (
     IngestError,
     SchemaError,
     SourceNotFoundError,
+    UnknownColumnError,
 )
 from ingest.schema import Field, Schema
 from ingest.tables import read_csv
@@ -57,6 +58,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "SourceNotFoundError",
+    "UnknownColumnError",
     "ingest",
     "open",
     "read_csv",

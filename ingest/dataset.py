@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ingest.errors import SchemaError
+from ingest.errors import SchemaError, UnknownColumnError
 from ingest.index import Index, digest_of, read_index
 from ingest.order import Rows, content_fraction, rows_at
 from ingest.schema import Schema
@@ -39,6 +39,8 @@ class Batch:
     next: Position
 
     def __getitem__(self, name: str) -> Tensor:
+        if name not in self.columns:
+            raise UnknownColumnError(name, known=self.columns)
         return self.columns[name]
 
     def __len__(self) -> int:
@@ -145,6 +147,8 @@ class Dataset:
         return Batch(columns=self.take(wanted), position=position, next=following)
 
     def _gather(self, name: str, positions: Rows) -> NDArray[Any]:
+        if name not in self.schema.names:
+            raise UnknownColumnError(name, known=self.schema.names)
         rows = (self.label_rows if name == self.schema.label else self.rows)[positions]
         shard_of, row_in_shard = np.divmod(rows, self.index.shard_rows)
         first = self.shards[0][name]

@@ -2,6 +2,7 @@
 
     IngestError
     ├── SchemaError             (ValueError)         the schema contradicts itself, or a block has not its columns
+    ├── UnknownColumnError      (KeyError)           a column was asked for that the schema does not have
     ├── SourceNotFoundError     (FileNotFoundError)  the file to read is not there
     ├── EmptySourceError        (ValueError)         the source gave no row at all
     ├── AllRowsRejectedError    (ValueError)         rows came, and none was good
@@ -13,7 +14,7 @@
 Each message names the thing, what was found, what was expected and the next step; the facts are attributes too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
@@ -23,6 +24,17 @@ class IngestError(Exception):
 
 class SchemaError(IngestError, ValueError):
     """A schema that contradicts itself, or rows that do not carry its fields."""
+
+
+class UnknownColumnError(IngestError, KeyError):
+    """A data set or a batch was asked for a column that it does not have."""
+
+    def __init__(self, name: str, *, known: Iterable[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"no column '{name}' in these rows: the columns are {', '.join(self.known)}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class SourceNotFoundError(IngestError, FileNotFoundError):

@@ -20,7 +20,7 @@ recipes and free to use. Errors are in ``recipes.errors``.
 """
 
 from recipes.contract import Figures, Plan, Predict, RecipeModule, Report, Rows, Step
-from recipes.errors import InvalidRecipeError, RecipeError, UnknownPlanError, UnknownRecipeError
+from recipes.errors import InvalidRecipeError, NotFiniteError, RecipeError, UnknownPlanError, UnknownRecipeError
 from recipes.judging import accuracy
 from recipes.loading import KNOWN, Recipe, load
 from recipes.training import classification, fit
@@ -29,6 +29,7 @@ __all__ = [
     "KNOWN",
     "Figures",
     "InvalidRecipeError",
+    "NotFiniteError",
     "Plan",
     "Predict",
     "Recipe",

@@ -65,7 +65,8 @@ class Rows(Protocol):
 class RecipeModule(Protocol):
     """The members of a recipe's module; every one must be there.
 
-    ``NAME`` names the model in the registry. ``GATE`` holds the least figure of ``judge`` that may be released.
+    ``NAME`` names the model in the registry: letters, digits, '.', '-' and '_'. ``GATE`` holds the least figure of
+    ``judge`` that may be released.
     ``DYNAMIC`` says, for each argument of the model's forward, which axes vary: {"image": {0: "rows"}}.
     """
 

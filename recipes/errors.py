@@ -3,7 +3,8 @@
 RecipeError
 ├── UnknownRecipeError   (LookupError)  no module of that name
 ├── InvalidRecipeError   (TypeError)    the module lacks a member, or one is not what the contract says
-└── UnknownPlanError     (LookupError)  the recipe has no training plan of that name
+├── UnknownPlanError     (LookupError)  the recipe has no training plan of that name
+└── NotFiniteError       (ArithmeticError)  a loss in training, or an answer that is judged, is NaN or infinite
 """
 
 from collections.abc import Iterable
@@ -40,3 +41,11 @@ class UnknownPlanError(RecipeError, LookupError):
     def __init__(self, plan: str, *, recipe: str, known: Iterable[str]) -> None:
         self.plan, self.recipe, self.known = plan, recipe, tuple(known)
         super().__init__(f"recipe '{recipe}' has no training plan '{plan}': it has {', '.join(self.known)}")
+
+
+class NotFiniteError(RecipeError, ArithmeticError):
+    """A loss or an answer is NaN or infinite: nothing that comes after it can be right."""
+
+    def __init__(self, recipe: str, *, where: str, found: str, advice: str) -> None:
+        self.recipe, self.where, self.found = recipe, where, found
+        super().__init__(f"recipe '{recipe}': {where} is {found}, expected finite numbers; {advice}")

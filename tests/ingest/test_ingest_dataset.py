@@ -28,6 +28,14 @@ def labels(batches: list[ingest.Batch]) -> list[int]:
     return torch.cat([batch["y"] for batch in batches]).tolist()
 
 
+@pytest.mark.parametrize("shown", ["data set", "batch"])
+def test_a_column_that_is_not_there_is_named_beside_those_that_are(data: ingest.Dataset, shown: str) -> None:
+    rows = data if shown == "data set" else next(data.batches(8, seed=0))
+
+    with pytest.raises(ingest.UnknownColumnError, match="no column 'z' in these rows: the columns are x, y"):
+        rows["z"]
+
+
 @given(length=st.integers(1, 3000), seed=st.integers(0, 2**63), epoch=st.integers(0, 1000))
 def test_an_epochs_order_is_a_permutation(length: int, seed: int, epoch: int) -> None:
     order = rows_at(0, length, length=length, seed=seed, epoch=epoch)
@@ -227,6 +235,7 @@ def test_the_package_exports_what_it_says() -> None:
     assert set(ingest.__all__) == {
         "REASONS", "AllRowsRejectedError", "Batch", "Block", "CorruptIndexError", "CorruptShardError", "Dataset",
         "DatasetExistsError", "DatasetNotFoundError", "EmptySourceError", "Field", "IngestError", "Position",
-        "Rejection", "Schema", "SchemaError", "SourceNotFoundError", "ingest", "open", "read_csv", "read_texts",
+        "Rejection", "Schema", "SchemaError", "SourceNotFoundError", "UnknownColumnError", "ingest", "open", "read_csv",
+            "read_texts",
     }  # fmt: skip
     assert all(hasattr(ingest, name) for name in ingest.__all__)

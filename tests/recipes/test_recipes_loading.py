@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import recipes
+from registry.errors import InvalidNameError
+from registry.versions import parse_reference
 
 GOOD = """
     import torch
@@ -74,6 +76,14 @@ def test_a_recipe_whose_own_import_fails_is_not_called_unknown(write) -> None:
     [
         ('NAME = "tiny"', "", "NAME is missing"),
         ('NAME = "tiny"', "NAME = 7", "NAME is 7, expected a name"),
+        ('NAME = "tiny"', 'NAME = "my bad/näme"', "NAME is 'my bad/näme', expected at most 100 letters"),
+        ('DYNAMIC = {"input"', 'DYNAMIC = {"inptu"', r"DYNAMIC\['inptu'\] is no argument.*its arguments: input"),
+        (
+            "learning_rate=0.1)",
+            'learning_rate=0.1, trainable=("weight", "head."))',
+            r"PLANS\['full'\].trainable is 'head.', with which no .*beginnings of weight, bias",
+        ),
+        ("torch.nn.Linear(1, 1)", "7", r"build\(\) is int object, expected a torch.nn.Module"),
         ('GATE = {"agreement": 0.5}', 'GATE = {"agreement": "high"}', r"GATE\['agreement'\] is 'high'"),
         ('DYNAMIC = {"input": {0: "rows"}}', 'DYNAMIC = {"input": 0}', r"DYNAMIC\['input'\] is 0"),
         ('("full", "head", "steps")', '("full",)', "PLANS is without head, steps"),
@@ -90,6 +100,50 @@ def test_a_missing_or_wrong_member_is_named(write, line: str, instead: str, mess
 
     with pytest.raises(recipes.InvalidRecipeError, match=message):
         recipes.load(write(source))
+
+
+@pytest.mark.parametrize("name", ["tiny", "Tiny-2_b.c", "a" * 100, "a" * 101, "", ".a", "-a", "a b", "a/b", "ä", "a\n"])
+def test_a_name_is_good_here_where_it_is_good_in_the_registry(name: str, write) -> None:
+    try:
+        expected = parse_reference(name).name == name
+    except InvalidNameError:
+        expected = False
+    module = write(dedent(GOOD).replace('NAME = "tiny"', f"NAME = {name!r}"))
+
+    try:
+        found = recipes.load(module).name == name
+    except recipes.InvalidRecipeError:
+        found = False
+
+    assert found == expected
+
+
+def test_a_forward_that_takes_anything_is_left_to_the_compiler(write) -> None:
+    model = "class Any(torch.nn.Module):\n    def forward(self, *inputs): return inputs[0]\n"
+    source = dedent(GOOD).replace("def build(): return torch.nn.Linear(1, 1)", f"{model}def build(): return Any()")
+
+    assert recipes.load(write(source)).dynamic == {"input": {0: "rows"}}
+
+
+def test_a_gate_on_a_figure_that_judge_does_not_give_is_a_mistake(write) -> None:
+    recipe = recipes.load(write(dedent(GOOD).replace('GATE = {"agreement"', 'GATE = {"agreemnet"')))
+
+    with pytest.raises(
+        recipes.InvalidRecipeError, match=r"GATE\['agreemnet'\] is no figure of judge, expected what judge gives: agree"
+    ):
+        recipe.judge(recipe.build(seed=0), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_answer_that_is_not_finite_is_not_judged(write, value: float, wrapped: bool) -> None:
+    recipe = recipes.load(write(dedent(GOOD)))
+    answer = torch.tensor([[1.0, value, 2.0]])
+
+    with pytest.raises(
+        recipes.NotFiniteError, match=r"an answer on held-out rows is NaN or infinite in 1 of 3 numbers"
+    ):
+        recipe.judge(lambda v: (answer,) if wrapped else answer, None)  # type: ignore[arg-type]
 
 
 def test_an_unknown_plan_lists_the_known_ones(write) -> None:
@@ -144,9 +198,9 @@ def test_a_plan_that_cannot_train_is_refused(change: dict[str, float]) -> None:
 
 def test_the_package_exports_what_it_says() -> None:
     assert set(recipes.__all__) == {
-        "KNOWN", "Figures", "InvalidRecipeError", "Plan", "Predict", "Recipe", "RecipeError", "RecipeModule",
-        "Report", "Rows", "Step", "UnknownPlanError", "UnknownRecipeError", "accuracy", "classification", "fit",
-        "load",
+        "KNOWN", "Figures", "InvalidRecipeError", "NotFiniteError", "Plan", "Predict", "Recipe", "RecipeError",
+        "RecipeModule", "Report", "Rows", "Step", "UnknownPlanError", "UnknownRecipeError", "accuracy",
+        "classification", "fit", "load",
     }  # fmt: skip
     assert all(hasattr(recipes, name) for name in recipes.__all__)
 

@@ -1,6 +1,7 @@
 """The shared training loop: what it may change, and what it leaves alone."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,6 +69,25 @@ def test_only_what_the_plan_names_changes(data: ingest.Dataset) -> None:
 
     before = network().state_dict()
     assert {name for name in before if not torch.equal(before[name], after[name])} == {"2.weight", "2.bias"}
+
+
+def test_a_training_ends_at_the_first_loss_that_is_not_finite(data: ingest.Dataset) -> None:
+    heard: list[int] = []
+    plan = recipes.Plan(steps=9, learning_rate=1e-2, batch_rows=16)
+
+    def train(model: nn.Module, data: ingest.Dataset, *, plan: recipes.Plan, seed: int, report: recipes.Report) -> None:
+        def loss(model: nn.Module, batch: ingest.Batch) -> tuple[Tensor, Tensor]:
+            value, accuracy = recipes.classification(model(batch["x"]), batch["y"])
+            return value * (float("nan") if batch.position.row == 32 else 1.0), accuracy
+
+        recipes.fit(model, data, loss=loss, plan=plan, seed=seed, report=report)
+
+    own = recipes.Recipe(module_name="own", module=SimpleNamespace(PLANS={"full": plan}, train=train))
+
+    with pytest.raises(recipes.NotFiniteError, match=r"recipe 'own': the loss of plan 'full' at step 3 of 9 is nan"):
+        own.train(network(), data, plan="full", seed=0, report=lambda step: heard.append(step.step))
+
+    assert heard == [1, 2]
 
 
 def test_the_learning_rate_rises_then_falls_and_is_never_zero() -> None:
