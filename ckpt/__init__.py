@@ -49,6 +49,7 @@ from ckpt.errors import (
     NotACheckpointError,
     RootMismatchError,
     SignatureError,
+    SourceError,
     UnsignedError,
     UnsupportedStateError,
     UntrustedKeyError,
@@ -64,6 +65,7 @@ from ckpt.payload import read_manifest
 from ckpt.reader import Checkpoint, load, load_into
 from ckpt.reader import open_checkpoint as open
 from ckpt.records import TensorRecord
+from ckpt.repairing import repair
 from ckpt.signatures import Statement, StatementKind
 from ckpt.signing import Signer, sign, signer, unsign
 from ckpt.summary import Summary, inspect
@@ -94,6 +96,7 @@ __all__ = [
     "RootMismatchError",
     "SignatureError",
     "Signer",
+    "SourceError",
     "Statement",
     "StatementKind",
     "Summary",
@@ -118,6 +121,7 @@ __all__ = [
     "open",
     "read_delta",
     "read_manifest",
+    "repair",
     "save",
     "sign",
     "signer",

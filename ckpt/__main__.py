@@ -61,6 +61,16 @@ def _parser() -> argparse.ArgumentParser:
     convert = _command(commands, "convert", _convert, "write a checkpoint of a .pt, .npz or DCP folder, under limits")
     convert.add_argument("path", type=Path, help="a torch.save file, an .npz, or a folder that DCP wrote")
     convert.add_argument("out", type=Path, help="the checkpoint folder to be")
+    repair = _command(commands, "repair", _repair, "fetch what is bad from a good copy, and only that")
+    repair.add_argument("path", type=Path, help="a checkpoint folder, or an adopted file")
+    repair.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        help="a checkpoint folder, safetensors, or the address of either",
+    )
+    repair.add_argument("--root", help="the root that must be there; a bad manifest is restored only for one")
+    _add_trust(repair)
     _add_signing(commands)
     return parser
 
@@ -143,7 +153,16 @@ def _shown(value: object) -> str:
 
 
 def _verify(options: argparse.Namespace) -> Result:
-    report = ckpt.verify(options.path, verify=options.level, root=options.root, trust=_trust(options))
+    return _told(ckpt.verify(options.path, verify=options.level, root=options.root, trust=_trust(options)))
+
+
+def _repair(options: argparse.Namespace) -> Result:
+    return _told(
+        ckpt.repair(options.path, options.source, root=options.root, trust=_trust(options), progress=progress_bar())
+    )
+
+
+def _told(report: ckpt.Report) -> Result:
     facts = {
         "ok": report.ok,
         "path": str(report.path),

@@ -86,7 +86,12 @@ def opening(folder: Path, name: str, *, links: bool) -> Iterator[int]:
             os.close(parent)
     except OSError as error:
         raise CorruptFileError(
-            folder=folder, file=name, what="the file", found=str(error.strerror), expected="a regular file"
+            folder=folder,
+            file=name,
+            what="the file",
+            found=str(error.strerror),
+            expected="a regular file",
+            remedy="Fetch it again from where it came.",
         ) from None
     try:
         yield descriptor

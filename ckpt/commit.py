@@ -187,16 +187,19 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, onerror=ignore_missing)
 
 
-def place_file(path: Path, data: bytes) -> None:
-    """Write a new file that appears whole or not at all, in a folder that is there.
+def place_file(path: Path, data: bytes, *, replace: bool = False) -> None:
+    """Write a file that appears whole or not at all, in a folder that is there.
 
     Raises:
-        FileExistsError: something stands there; it is left as it is.
+        FileExistsError: something stands there, and it is not to be replaced.
     """
     staging, lock = _hold(path)
     try:
         write_file(staging / path.name, data)
-        os.link(staging / path.name, path)  # unlike a rename, on every file system refused where something stands
+        if replace:
+            os.rename(staging / path.name, path)
+        else:  # unlike a rename, refused on every file system where something stands
+            os.link(staging / path.name, path)
         sync_folder(path.parent)
     finally:
         remove_tree(staging)

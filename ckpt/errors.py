@@ -7,6 +7,7 @@
     ├── FormatError             (ValueError)  a manifest, delta or adopted file that breaks its format's rules
     │   └── VersionError                      written by a newer format, or for another torch
     ├── ConversionError         (ValueError)  a foreign file that cannot become a checkpoint
+    ├── SourceError                           a copy, here or behind an address, that cannot be read
     ├── IntegrityError                        bytes differ from what the manifest states
     │   ├── CorruptChunkError                 one chunk of a storage or attachment
     │   ├── CorruptFileError                  a file's size, header or name
@@ -105,6 +106,19 @@ class ConversionError(CheckpointError, ValueError):
         super().__init__(f"'{path}' was not converted: {reason.rstrip('.')}.", path=path, reason=reason)
 
 
+class SourceError(CheckpointError):
+    """A copy that bytes are to be taken from cannot be read, or answers otherwise than asked."""
+
+    def __init__(self, source: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"source '{source}': found {found}, expected {expected}. What was fetched before is in place; "
+            "try again, or name another copy.",
+            source=source,
+            found=found,
+            expected=expected,
+        )
+
+
 class IntegrityError(CheckpointError):
     """Bytes on disk are not those that the manifest names."""
 
@@ -131,8 +145,8 @@ class CorruptChunkError(IntegrityError):
     ) -> None:
         super().__init__(
             f"chunk {chunk} of {owner} in '{folder}' does not match its manifest: expected {algorithm} {expected}, "
-            f"found {found} (bytes {start}–{end - 1} of {file}). Fetch the checkpoint again from where it came, or "
-            "copy these bytes from a good copy.",
+            f"found {found} (bytes {start}–{end - 1} of {file}). 'python -m ckpt repair {folder} --from COPY' fetches "
+            "only this chunk, from a folder or an address.",
             owner=owner,
             chunk=chunk,
             folder=folder,
@@ -148,10 +162,12 @@ class CorruptChunkError(IntegrityError):
 class CorruptFileError(IntegrityError):
     """A file is missing, or has another size or header than the manifest states."""
 
-    def __init__(self, *, folder: Path, file: str, what: str, found: str, expected: str) -> None:
+    def __init__(
+        self, *, folder: Path, file: str, what: str, found: str, expected: str, remedy: str | None = None
+    ) -> None:
+        repair = f"'python -m ckpt repair {folder} --from COPY' restores what is bad, from a folder or an address."
         super().__init__(
-            f"{what} of '{file}' in '{folder}': found {found}, expected {expected}. Fetch the checkpoint again from "
-            "where it came.",
+            f"{what} of '{file}' in '{folder}': found {found}, expected {expected}. {remedy or repair}",
             folder=folder,
             file=file,
             what=what,

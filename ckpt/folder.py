@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, NotACheckpointError
-from ckpt.names import ADOPTED_SUFFIX, MANIFEST_NAME
+from ckpt.names import ADOPTED_SUFFIX, MANIFEST_NAME, manifest_beside
 
 _REOPENINGS = 16
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -143,7 +143,9 @@ def _open(path: Path, expected: str) -> Folder:
     try:
         return Folder(path, os.open(path, _FOLDER))
     except (FileNotFoundError, NotADirectoryError):
-        if expected != MANIFEST_NAME or path.suffix != ADOPTED_SUFFIX or not path.is_file():
+        manifest = path.with_name(manifest_beside(path.name))
+        adopted = path.suffix == ADOPTED_SUFFIX and (path.is_file() or manifest.is_file())
+        if expected != MANIFEST_NAME or not adopted:
             raise NotACheckpointError(path, "a file" if path.exists() else "nothing", expected=expected) from None
     file = Path(os.path.realpath(path))
     return Folder(file, os.open(file.parent, _FOLDER), alone=file.name)

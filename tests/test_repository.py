@@ -55,6 +55,7 @@ def test_ckpt_exports_these_names() -> None:
         "open",
         "read_delta",
         "read_manifest",
+        "repair",
         "save",
         "sign",
         "signer",
