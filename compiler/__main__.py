@@ -7,10 +7,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from compiler.errors import InvalidProgramError
 from compiler.explanation import as_text, as_values
 from compiler.program import load
+from compiler.storage import PROGRAM_FILE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,11 +20,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m compiler", description="Look into compiled programs.")
     commands = parser.add_subparsers(dest="command", required=True)
     explain = commands.add_parser("explain", help="what was folded, what was refused and why, and how exact it is")
-    explain.add_argument("folder", help="a folder that holds program.pb")
+    explain.add_argument("folder", help="a program's folder, or a checkpoint that carries one in its folder 'program'")
     explain.add_argument("--json", action="store_true", help="everything, as one JSON object")
     chosen = parser.parse_args(arguments)
+    folder = Path(chosen.folder)
+    carried = folder / "program"
     try:
-        program = load(chosen.folder)
+        program = load(
+            carried if not (folder / PROGRAM_FILE).exists() and (carried / PROGRAM_FILE).exists() else folder
+        )
     except (InvalidProgramError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -65,6 +65,10 @@ def read(folder: str | Path) -> Contents:
         CorruptPackageError: A package is missing or is not the one named.
     """
     folder = Path(folder)
+    if not (folder / PROGRAM_FILE).exists():
+        raise FileNotFoundError(
+            f"no compiled program in '{folder}': expected {PROGRAM_FILE} in it; name the folder that Program.save wrote"
+        )
     message = framing.unframe(_read(folder / PROGRAM_FILE, limit=framing.MAX_BODY_BYTES + 64))
     definition = decode.decode_definition(message.definition)
     validate(definition)

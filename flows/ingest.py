@@ -1,6 +1,7 @@
 """The ingest flow: rows from outside become a validated, memory-mapped data set named by its content."""
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from prefect import flow, get_run_logger
@@ -9,6 +10,8 @@ import ingest as ingestion
 import recipes
 from flows.settings import home
 from registry.cache import Cache
+
+NAMED = 5  # rejected rows, in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +43,14 @@ def ingest(recipe: str, source: str | None = None) -> Ingested:
     shelf.mkdir(parents=True, exist_ok=True)
     with Cache(home() / "cache").workspace() as work:
         data = ingestion.ingest(loaded.rows(Path(source) if source else None), loaded.schema, work / "rows")
+        first = list(islice(data.rejections(), NAMED))
         folder = shelf / data.digest.removeprefix("sha256:")[:16]
         if not folder.is_dir():
             (work / "rows").rename(folder)
     rejected = dict(data.index.rejected)
     log.info("%s rows from %s, rejected: %s", len(data), source or "the shipped data", rejected or "none")
+    for rejection in first:
+        log.warning("rejected %s", rejection)
+    if data.index.rows_read - len(data) > len(first):
+        log.warning("rejected more: see %s", folder / "rejects.jsonl")
     return Ingested(folder=str(folder), digest=data.digest, rows=len(data), rejected=rejected)

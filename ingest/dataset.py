@@ -6,6 +6,7 @@ copied, into tensors of their own. Batches hold no state: (seed, epoch, row) say
 """
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ingest.errors import SchemaError, UnknownColumnError
-from ingest.index import Index, digest_of, read_index
+from ingest.index import REJECTS_NAME, Index, digest_of, read_index
 from ingest.order import Rows, content_fraction, rows_at
 from ingest.schema import Schema
 from ingest.shards import Columns, open_shard
+from ingest.validate import Rejection
 
 
 class Position(NamedTuple):
@@ -73,6 +75,11 @@ class Dataset:
     def schema(self) -> Schema:
         """What every row looks like."""
         return self.index.schema
+
+    def rejections(self) -> Iterator[Rejection]:
+        """The rows of the source that are not in the folder, in its order."""
+        with (self.folder / REJECTS_NAME).open() as lines:
+            yield from (Rejection(**json.loads(line)) for line in lines)
 
     def arrays(self, name: str) -> tuple[NDArray[Any], ...]:
         """A field of the whole folder without a copy: one read-only view of mapped bytes for each shard."""

@@ -14,7 +14,7 @@
 Each message names the thing, what was found, what was expected and the next step; the facts are attributes too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -48,20 +48,23 @@ class SourceNotFoundError(IngestError, FileNotFoundError):
 class EmptySourceError(IngestError, ValueError):
     """The source ended before its first row."""
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        super().__init__(f"the source of '{out}' gave no rows, at least 1 was expected: nothing was written")
+    def __init__(self, source: Path | None = None) -> None:
+        self.source = source
+        named = f"'{source}'" if source is not None else "the source"
+        super().__init__(
+            f"{named} gave no rows, expected at least 1: nothing was written; give it a file that has some"
+        )
 
 
 class AllRowsRejectedError(IngestError, ValueError):
     """Every row broke the schema."""
 
-    def __init__(self, out: Path, *, rows_read: int, rejected: Mapping[str, int]) -> None:
-        self.out, self.rows_read, self.rejected = out, rows_read, dict(rejected)
+    def __init__(self, *, rows_read: int, rejected: Mapping[str, int], first: Sequence[object]) -> None:
+        self.rows_read, self.rejected, self.first = rows_read, dict(rejected), tuple(first)
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items()))
         super().__init__(
-            f"all {rows_read} rows for '{out}' were rejected ({reasons}): nothing was written; "
-            "compare the source's columns and units with the schema"
+            f"all {rows_read} rows of the source were rejected ({reasons}): nothing was written; compare the source's "
+            "columns and units with the schema. " + ". ".join(f"{rejection}" for rejection in first)
         )
 
 

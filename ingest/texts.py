@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from ingest.errors import SchemaError, SourceNotFoundError
+from ingest.errors import EmptySourceError, SchemaError, SourceNotFoundError
 
 COLUMNS = ("text", "label")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -29,6 +29,7 @@ def read_texts(path: str | Path) -> Iterator[Pair]:
 
     Raises:
         SourceNotFoundError: There is no such file.
+        EmptySourceError: There is no row in it.
         SchemaError: Its name or its header is not one of these, or its quotes do not end.
     """
     path = Path(path)
@@ -41,8 +42,12 @@ def read_texts(path: str | Path) -> Iterator[Pair]:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         pairs = _json_lines(file) if kind == JSON_LINES else _table(file, path, delimiter=DELIMITERS[kind])
+        is_empty = True
         for text, label in pairs:
+            is_empty = False
             yield _decoded(text), label
+    if is_empty:
+        raise EmptySourceError(path)
 
 
 def _json_lines(file: TextIO) -> Iterator[Pair]:

@@ -14,9 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.errors import SchemaError
+from ingest.mark import Mark
 from ingest.schema import Field, Schema
 
-REASONS = ("wrong-type", "wrong-shape", "not-finite", "out-of-range", "unknown-value")
+REASONS = (
+    "wrong-type",
+    "wrong-shape",
+    "not-finite",
+    "out-of-range",
+    "unknown-value",
+    "header",  # this one and the next two are marked by who reads a table
+    "empty-cell",
+    "wrong-width",
+)
+_FOUND = 120  # characters of what was found
 GOOD = -1  # a row's code is GOOD or an index into REASONS
 
 Codes = NDArray[np.int8]
@@ -32,6 +43,10 @@ class Rejection:
     field: str
     reason: str
     found: str
+
+    def __str__(self) -> str:
+        """For people, who count from 1; blank lines of a file are no rows."""
+        return f"row {self.row + 1}: {self.field}: {self.reason}: {self.found}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +111,13 @@ def _common_length(schema: Schema, block: Block) -> int:
 
 
 def _check_row_by_row(field: Field, raw: Column) -> tuple[NDArray[Any], Codes]:
-    cells = [_as_array(cell) for cell in raw]
-    values = np.zeros((len(cells), *field.shape), dtype=field.dtype)
-    codes = np.full(len(cells), GOOD, dtype=np.int8)
-    for row, cell in enumerate(cells):
-        if cell is None or cell.dtype.kind not in "uif":
+    values = np.zeros((len(raw), *field.shape), dtype=field.dtype)
+    codes = np.full(len(raw), GOOD, dtype=np.int8)
+    for row, raw_cell in enumerate(raw):
+        mark, cell = _mark_in(raw_cell), _as_array(raw_cell)
+        if mark is not None:
+            codes[row] = REASONS.index(mark.reason)
+        elif cell is None or cell.dtype.kind not in "uif":
             codes[row] = REASONS.index("wrong-type")
         elif cell.shape != field.shape:
             codes[row] = REASONS.index("wrong-shape")
@@ -108,6 +125,14 @@ def _check_row_by_row(field: Field, raw: Column) -> tuple[NDArray[Any], Codes]:
             checked, code = _check_array(field, cell[np.newaxis])
             values[row], codes[row] = checked[0], code[0]
     return values, codes
+
+
+def _mark_in(cell: Any) -> Mark | None:
+    """The first mark among a row's elements."""
+    if isinstance(cell, np.ndarray) and cell.dtype != object:
+        return None
+    elements = cell.flat if isinstance(cell, np.ndarray) else (cell,)
+    return next((element for element in elements if isinstance(element, Mark)), None)
 
 
 def _as_array(cell: Any) -> NDArray[Any] | None:
@@ -149,13 +174,16 @@ def _bounds(field: Field) -> tuple[float, float]:
 
 def _rejection(field: Field, block: Block, *, row: int, code: int, first_row: int) -> Rejection:
     cell = block[field.name][row]
+    mark = _mark_in(cell)
+    if mark is not None:
+        return Rejection(row=first_row + row, field=field.name, reason=mark.reason, found=mark[:_FOUND])
     found = np.array2string(np.asarray(cell, dtype=object), threshold=8, edgeitems=2, separator=",")
     reason = REASONS[code]
     if reason == "wrong-shape":
         found = f"shape {np.shape(cell)}"
     elif reason != "wrong-type" and field.shape:
         found = _first_offender(field, np.asarray(cell))
-    return Rejection(row=first_row + row, field=field.name, reason=reason, found=found[:120])
+    return Rejection(row=first_row + row, field=field.name, reason=reason, found=found[:_FOUND])
 
 
 def _first_offender(field: Field, cell: NDArray[Any]) -> str:

@@ -22,10 +22,11 @@ from ingest.errors import AllRowsRejectedError, DatasetExistsError, DatasetNotFo
 from ingest.index import REJECTS_NAME, ContentDigest, Index, read_index, write_index
 from ingest.schema import Schema
 from ingest.shards import ShardEntry, write_shard
-from ingest.validate import Block, check_block
+from ingest.validate import Block, Rejection, check_block
 
 Progress = Callable[[int, int], None]
 DEFAULT_SHARD_ROWS = 65_536
+_NAMED = 3  # rejected rows, in an error
 
 
 def ingest(
@@ -71,6 +72,7 @@ def _write(
     shards = _ShardCutter(schema, folder, shard_rows=shard_rows)
     digest = ContentDigest(schema)
     rejected: Counter[str] = Counter()
+    first: list[Rejection] = []
     rows_read = 0
     with (folder / REJECTS_NAME).open("w") as rejects:
         for block in rows:
@@ -78,15 +80,16 @@ def _write(
             rows_read += checked.rows_read
             rejected.update(rejection.reason for rejection in checked.rejections)
             _write_rejections(rejects, checked.rejections)
+            first += checked.rejections[: _NAMED - len(first)]
             digest.update(checked.columns)
             shards.add(checked.columns)
             if progress is not None:
                 progress(rows_read, rejected.total())
     shards.flush()
     if not rows_read:
-        raise EmptySourceError(out)
+        raise EmptySourceError
     if not shards.entries:
-        raise AllRowsRejectedError(out, rows_read=rows_read, rejected=rejected)
+        raise AllRowsRejectedError(rows_read=rows_read, rejected=rejected, first=first)
     index = Index(
         schema=schema,
         rows=rows_read - rejected.total(),
@@ -100,7 +103,7 @@ def _write(
     return index
 
 
-def _write_rejections(file: TextIO, rejections: Iterable[Any]) -> None:
+def _write_rejections(file: TextIO, rejections: Iterable[Rejection]) -> None:
     file.writelines(json.dumps(asdict(rejection), sort_keys=True) + "\n" for rejection in rejections)
 
 

@@ -68,4 +68,17 @@ def test_explain_of_something_else_fails_with_the_fault(tmp_path: Path, capsys: 
     assert main(["explain", str(tmp_path)]) == 1
     assert main(["explain", str(tmp_path / "absent")]) == 1
 
-    assert "InvalidProgramError: invalid program at header.magic" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "InvalidProgramError: invalid program at header.magic" in said
+    assert f"no compiled program in '{tmp_path / 'absent'}': expected program.pb in it" in said
+    assert "Errno" not in said
+
+
+def test_explain_takes_a_checkpoint_that_carries_its_program(
+    eager_program: compiler.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eager_program.save(tmp_path / "checkpoint" / "program")
+
+    assert main(["explain", str(tmp_path / "checkpoint")]) == 0
+
+    assert f"program {eager_program.digest}" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """What ``ingest`` writes, refuses and leaves behind."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -117,7 +118,7 @@ def test_progress_hears_of_every_block(tmp_path: Path) -> None:
 
 
 def test_an_empty_source_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ingest.EmptySourceError, match="gave no rows"):
+    with pytest.raises(ingest.EmptySourceError, match=r"^the source gave no rows"):
         ingest.ingest([], SCHEMA, tmp_path / "data")
 
     assert list(tmp_path.iterdir()) == []
@@ -188,8 +189,58 @@ def test_csv_cells_that_are_no_numbers_cost_their_row_only(tmp_path: Path) -> No
     data = ingest.ingest(rows, schema, tmp_path / "data")
 
     assert data["pair"].tolist() == [[1.0, 2.0], [6.0, 7.0]]
-    assert data.index.rejected == {"wrong-type": 2, "not-finite": 1}
+    assert data.index.rejected == {"wrong-type": 1, "wrong-width": 1, "not-finite": 1}
     assert [rejected["row"] for rejected in rejects(tmp_path / "data")] == [1, 2, 4]
+
+
+def numbers(folder: Path, text: str, *, name: str = "data") -> ingest.Dataset:
+    """A CSV file of three columns, ingested."""
+    source = folder / "numbers.csv"
+    source.write_text(text)
+    schema = ingest.Schema(
+        fields=(ingest.Field(name="pair", dtype="float64", shape=(2,)), ingest.Field(name="kind", dtype="int64"))
+    )
+    rows = ({"pair": block[:, :2], "kind": block[:, 2]} for block in ingest.read_csv(source, columns=3))
+    return ingest.ingest(rows, schema, folder / name)
+
+
+def test_a_header_an_empty_cell_a_short_line_and_a_word_are_told_apart(tmp_path: Path) -> None:
+    data = numbers(tmp_path, "width,height,kind\n\n1,2,0\n3,,1\n4,5\n6,7,2,9\n1,2,\n1,2,one\na,b,c\n")
+
+    assert [str(rejection) for rejection in data.rejections()] == [
+        "row 1: pair: header: width,height,kind",
+        "row 3: pair: empty-cell: cell 2 of 3",
+        "row 4: pair: wrong-width: 2 cells, expected 3: 4,5",
+        "row 5: pair: wrong-width: 4 cells, expected 3: 6,7,2,9",
+        "row 6: kind: empty-cell: cell 3 of 3",
+        "row 7: kind: wrong-type: 'one'",
+        "row 8: pair: wrong-type: ['a','b']",
+    ]
+    assert sum(data.index.rejected.values()) == 7
+
+
+def test_when_no_row_is_good_the_first_ones_are_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ingest.AllRowsRejectedError,
+        match=r"all 4 rows of .* \(1 header, 3 wrong-type\).* row 1: pair: header: a,b,c\. row 2: .*\. row 3: .*'z'",
+    ) as caught:
+        numbers(tmp_path, "a,b,c\n1,x,1\n1,2,z\n1,2,z\n")
+
+    assert len(caught.value.first) == 3
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.csv.gz", "empty.jsonl"])
+def test_an_empty_file_is_named_and_not_the_folder_that_was_to_be_made(name: str, tmp_path: Path) -> None:
+    source = tmp_path / name
+    source.write_bytes(gzip.compress(b"\n") if name.endswith(".gz") else b"\n")
+    rows = ingest.read_texts(source) if "jsonl" in name else ingest.read_csv(source, columns=3)
+
+    with pytest.raises(ingest.EmptySourceError, match=rf"^'.*{name}' gave no rows") as caught:
+        ingest.ingest(({"x": [row], "y": [0]} for row in rows), SCHEMA, tmp_path / "internal")
+
+    assert caught.value.source == source
+    assert "internal" not in str(caught.value)
 
 
 def test_csv_bytes_that_are_no_text_cost_their_row_only(tmp_path: Path) -> None:
