@@ -60,7 +60,8 @@ def _refuse_early(final: Path, *, overwrite: bool, owns: Callable[[Path], str | 
         return
     if not overwrite:
         raise DestinationError(
-            f"'{final}' exists already; expected a new path. Choose another, or pass overwrite=True to replace it.",
+            f"'{final}' exists already; expected a new path. Choose another, or move it away; ckpt.save alone replaces "
+            "a checkpoint (pass overwrite=True).",
             path=final,
         )
     foreign = None if final.is_dir() and not any(final.iterdir()) else owns(final)

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, NotACheckpointError
-from ckpt.names import ADOPTED_SUFFIX, MANIFEST_NAME, manifest_beside
+from ckpt.names import ADOPTED_SUFFIX, DELTA_NAME, MANIFEST_NAME, manifest_beside
 
 _REOPENINGS = 16
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -57,7 +57,7 @@ class Folder:
             file = open_regular(name, self.descriptor)
         except FileNotFoundError:
             remedy = f"'python -m ckpt adopt {self.path}' writes it." if self.alone else "Check the path."
-            raise NotACheckpointError(self.path, "a folder without one", expected=name, remedy=remedy) from None
+            raise NotACheckpointError(self.path, self._kind(), expected=name, remedy=remedy) from None
         except OSError as error:
             raise self._no_file(name, error) from None
         with open(file, "rb") as opened:
@@ -103,6 +103,12 @@ class Folder:
     def fault(self, name: str, what: str, found: str, expected: str) -> CorruptFileError:
         """The error that names a file of this folder."""
         return CorruptFileError(folder=self.path, file=name, what=what, found=found, expected=expected)
+
+    def _kind(self) -> str:
+        """What the folder is, in words, where it is not what was asked for."""
+        kinds = {DELTA_NAME: "a delta; 'ckpt apply' makes a checkpoint of it", MANIFEST_NAME: "a checkpoint"}
+        held = () if self.alone else os.listdir(self.descriptor)
+        return next((kind for name, kind in kinds.items() if name in held), "a folder without one")
 
     def _no_file(self, name: str, error: OSError) -> CorruptFileError:
         found = "a symbolic link" if error.errno == errno.ELOOP else error.strerror or "an error"

@@ -28,6 +28,29 @@ def test_a_delta_is_made_and_applied(pair: Path, capsys: pytest.CaptureFixture[s
     assert facts["target_root"] in capsys.readouterr().out
 
 
+def test_a_delta_is_called_one_where_a_checkpoint_is_expected_and_the_other_way(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ckpt.diff(pair / "old", pair / "new", pair / "d")
+
+    assert main(["inspect", str(pair / "d")]) == 1
+    assert (
+        "not a checkpoint: expected a folder with manifest.pb, found a delta; 'ckpt apply'" in capsys.readouterr().err
+    )
+    assert main(["apply", str(pair / "old"), str(pair / "new"), str(pair / "made")]) == 1
+    assert "not a delta: expected a folder with delta.pb, found a checkpoint" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_there_is_not_overwritten_and_the_way_out_exists(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ckpt.diff(pair / "old", pair / "new", pair / "d")
+
+    assert main(["apply", str(pair / "old"), str(pair / "d"), str(pair / "old")]) == 1
+
+    assert "exists already; expected a new path. Choose another, or move it away" in capsys.readouterr().err
+
+
 def test_verify_exits_with_1_on_a_fault_and_lists_it(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = next((pair / "old").glob("weights-*"))
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
