@@ -117,7 +117,11 @@ def _promote(options: argparse.Namespace) -> Result:
 
 def _rollback(options: argparse.Namespace) -> Result:
     suspect = registry.known_root(options.name, options.suspect)
-    entry = registry.rollback(options.name, suspect=suspect, reason=options.reason)
+    entry = registry.rollback(options.name, suspect=suspect, reason=options.reason, show=False)
+    try:
+        registry.sync(options.name)
+    except registry.RegistryError as error:
+        raise registry.RegistryError(f"{shown(entry)}\nThe ledger took this, MLflow shows it later: {error}") from error
     live = entry.after
     if entry.action == ROLLBACK or live is None:
         return asdict(entry), shown(entry)

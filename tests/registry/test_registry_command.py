@@ -37,7 +37,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def shown_in_mlflow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models whose ledger was to be shown in MLflow, which is away here."""
     models: list[str] = []
-    monkeypatch.setattr("registry.promotion.sync", lambda name, **_: models.append(name))
+    for place in ("registry.sync", "registry.promotion.sync"):
+        monkeypatch.setattr(place, lambda name, **_: models.append(name))
     return models
 
 
@@ -122,6 +123,19 @@ def test_a_suspect_that_is_no_longer_live_is_a_recorded_decision(
 
     assert f"nothing was moved: {A.root[:19]} is not live, v3 is" in capsys.readouterr().out
     assert [entry.action for entry in ledger.entries()] == ["promote"] * 3 + ["nothing"]
+
+
+def test_a_rollback_that_mlflow_does_not_show_yet_says_that_it_moved(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = decide(home, A, B, C)
+
+    assert main(["rollback", "m", "3", "--reason", "odd"]) == 1
+
+    said = capsys.readouterr().err
+    assert "rollback   v3 → v2" in said
+    assert "The ledger took this, MLflow shows it later: the MLflow server at" in said
+    assert ledger.live("champion") == B
 
 
 def test_a_rollback_with_nowhere_to_go_is_no_success(
