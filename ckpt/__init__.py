@@ -2,7 +2,7 @@
 
 A checkpoint is a folder: ``manifest.pb`` beside valid safetensors files. The manifest names every tensor, every
 storage they view and, for each MiB of it, a CRC-32 and a SHA-256. Its *root* identifies the content, wherever it
-lies and however it is sharded; its *seal* adds attachments and metadata. Nothing that is read is ever unpickled.
+lies and however it is sharded; its *seal* adds attachments and metadata. No checkpoint is ever unpickled.
 
     >>> manifest = ckpt.save(model.state_dict(), "runs/1/step-10")      # doctest: +SKIP
     >>> state = ckpt.load("runs/1/step-10")                             # every byte checked by CRC-32
@@ -21,6 +21,12 @@ and nothing is exposed that SHA-256 has not proved to be what was signed.
     >>> keys = ckpt.keygen("release.pem")                               # doctest: +SKIP
     >>> ckpt.sign("runs/1/step-20", "release.pem", line="mnist")
     >>> state = ckpt.load("runs/1/step-20", trust=["release.pub.pem"])
+
+What others wrote comes in without a pickle being trusted, and what went bad is mended from any copy.
+
+    >>> ckpt.adopt("model.safetensors")                                 # doctest: +SKIP
+    >>> ckpt.convert("old.pt", "runs/0")                                # read in a child process with limits
+    >>> ckpt.repair("runs/1/step-20", "https://host/step-20")           # fetches the bad chunks alone
 
 What a reader sees is the old state, the new state, or nothing: folders are written beside their place and renamed
 into it. The package stands alone: torch, protobuf, hashes and Ed25519, nothing else of Treering. Formats, byte by byte:

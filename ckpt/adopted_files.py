@@ -4,10 +4,11 @@ Nothing here writes. What changes while it is read is refused.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ckpt.adopted_header import LENGTH_BYTES, Entry, header_length, parse_header, parse_index
@@ -22,7 +23,7 @@ from ckpt.state import Kind, Node
 from ckpt.writer import PRODUCER, Progress
 
 _MAX_INDEX_BYTES = 100_000_000
-_BLOCK_BYTES = 4 * CHUNK_BYTES
+_BLOCK_BYTES = _TASK_BYTES = 4 * CHUNK_BYTES
 _THREADS = min(os.cpu_count() or 1, 16)  # each holds one block: 64 MiB at most
 
 
@@ -191,19 +192,39 @@ def _state(names: Sequence[str]) -> tuple[Node, ...]:
 def _digests(runs: Sequence[tuple[int, int, int]], progress: Progress | None) -> Iterator[Chunks]:
     """The digests of runs of bytes (descriptor, first byte, size), read in blocks by all cores."""
     total, done = sum(size for *_, size in runs), 0
-    blocks = [
+    blocks = (
         (descriptor, start + offset, min(_BLOCK_BYTES, size - offset))
         for descriptor, start, size in runs
         for offset in range(0, size, _BLOCK_BYTES)
-    ]
+    )
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="ckpt-adopt") as pool:
-        hashed = pool.map(lambda block: [both(chunk) for chunk in split(_read(*block))], blocks)
+        hashed = chain.from_iterable(pool.map(_hashed, _tasks(blocks)))
         for *_, size in runs:
             pairs = [pair for _ in range(0, size, _BLOCK_BYTES) for pair in next(hashed)]
             yield chunks_of(pairs, size_bytes=size)
             done += size
             if progress is not None:
                 progress(done, total)
+
+
+_Block = tuple[int, int, int]  # descriptor, first byte, size
+
+
+def _tasks(blocks: Iterable[_Block]) -> Iterator[list[_Block]]:
+    """Blocks put together until they are worth handing to a thread."""
+    task: list[_Block] = []
+    weight = 0
+    for block in blocks:
+        task.append(block)
+        weight += block[2] + _TASK_BYTES // 256  # what one more read costs beside its bytes
+        if weight >= _TASK_BYTES:
+            yield task
+            task, weight = [], 0
+    yield task
+
+
+def _hashed(task: Sequence[_Block]) -> list[list[tuple[int, bytes]]]:
+    return [[both(chunk) for chunk in split(_read(*block))] for block in task]
 
 
 def _read(descriptor: int, start: int, size: int) -> memoryview:

@@ -79,8 +79,10 @@ def _adopt_in_place(
             os.fsync(file.descriptor)  # the manifest must not outlive what it states
     if not known:
         try:
-            with contextlib.suppress(FileExistsError):  # of another process that adopted it meanwhile
-                place_file(target, manifest_to_bytes(manifest))
+            place_file(target, manifest_to_bytes(manifest))
+            return manifest
+        except FileExistsError:
+            pass  # another process adopted it meanwhile
         except OSError as error:
             if error.errno in _UNWRITABLE:
                 raise _elsewhere(path, f"'{folder}': {error.strerror}") from error

@@ -59,6 +59,7 @@ _TABLE = (
 
 BY_NAME = {row.name: row for row in _TABLE}
 BY_SAFETENSORS = {code: row for row in _TABLE if (code := row.safetensors or row.understood)}
+ADOPTABLE = frozenset(row.name for row in BY_SAFETENSORS.values())
 
 # torch dtypes by name; a torch that lacks one cannot load it, but can still verify and patch it as bytes.
 _TORCH: dict[str, torch.dtype] = {row.name: getattr(torch, row.name) for row in _TABLE if hasattr(torch, row.name)}

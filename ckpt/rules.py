@@ -13,7 +13,7 @@ import numpy as np
 
 from ckpt.bounds import MAX_RECORDS
 from ckpt.digests import SHA256_BYTES, Chunks, chunk_count
-from ckpt.dtypes import BY_NAME, BY_SAFETENSORS
+from ckpt.dtypes import ADOPTABLE, BY_NAME
 from ckpt.errors import FormatError
 from ckpt.manifest import Manifest
 from ckpt.names import (
@@ -179,7 +179,7 @@ def _check_adopted(manifest: Manifest) -> None:
         raise FormatError("manifest.files", f"files {', '.join(names)[:200]}", f"one, or several and {INDEX_NAME}")
     for index, users in enumerate(manifest.users):
         plain = len(users) == 1 and users[0].offset == 0 and users[0].is_contiguous
-        if not plain or BY_NAME[users[0].dtype] not in BY_SAFETENSORS.values():
+        if not plain or users[0].dtype not in ADOPTABLE:
             raise FormatError(f"manifest.storages[{index}]", "what no safetensors header names", "one plain tensor")
     places = enumerate(zip(manifest.placements, manifest.storages, strict=True))
     _check_coverage(manifest, [i for *_, i in sorted((place.offset, own.size_bytes, i) for i, (place, own) in places)])
