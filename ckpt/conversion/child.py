@@ -7,14 +7,16 @@ network. Standard output carries one JSON object a line: ``{"done": …, "total"
 
 import ctypes
 import json
+import os
 import resource
 import signal
 import sys
 from pathlib import Path
+from typing import TextIO
 
-from ckpt.conversion import dcp, npz, torch_file
 from ckpt.errors import CheckpointError, FormatError
 from ckpt.payload import read_manifest
+from ckpt.writer import Progress
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,40 +30,51 @@ def main(kind: str, path: Path, out: Path, *, memory_bytes: int, cpu_s: int, unp
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (most, most))
-    progress = _Reported()
+    said = _Said(os.fdopen(os.dup(1), "w"))
+    os.dup2(2, 1)  # what a library prints does not get between the lines
     try:
-        if kind == "dcp":
-            dcp.convert(path, out, progress)
-        elif kind == "npz":
-            npz.convert(path, out, progress, most_bytes=unpacked_bytes)
-        else:
-            torch_file.convert(path, out, progress)
-        _tell(root=read_manifest(out).root)
+        _convert(kind, path, out, said.progress, unpacked_bytes=unpacked_bytes)
+        said.tell(root=read_manifest(out).root)
     except FormatError as error:
-        _tell(error=f"{error.where}: found {error.found}, expected {error.expected}.")
+        said.tell(error=f"{error.where}: found {error.found}, expected {error.expected}.")
     except CheckpointError as error:
-        _tell(error=str(error))
+        said.tell(error=str(error))
     except MemoryError:
-        _tell(error=f"it needs more than {memory_bytes} bytes of memory.")
+        said.tell(error=f"it needs more than {memory_bytes} bytes of memory.")
     except Exception as error:  # noqa: BLE001  (the edge of the process: the parent says it to its caller)
-        _tell(error=f"{type(error).__name__}: {str(error)[:500]}.")
+        said.tell(error=f"{type(error).__name__}: {str(error)[:500]}.")
 
 
-class _Reported:
-    """Progress, told once for each hundredth."""
+def _convert(kind: str, path: Path, out: Path, progress: Progress, *, unpacked_bytes: int) -> None:
+    """Each kind imports what it needs alone: not every torch has its distributed part."""
+    if kind == "dcp":
+        from ckpt.conversion import dcp
 
-    def __init__(self) -> None:
-        self._told = -1
+        dcp.convert(path, out, progress)
+    elif kind == "npz":
+        from ckpt.conversion import npz
 
-    def __call__(self, done: int, total: int) -> None:
+        npz.convert(path, out, progress, most_bytes=unpacked_bytes)
+    else:
+        from ckpt.conversion import torch_file
+
+        torch_file.convert(path, out, progress)
+
+
+class _Said:
+    """The lines to the parent; of progress, one for each hundredth."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._hundredth = file, -1
+
+    def tell(self, **facts: object) -> None:
+        print(json.dumps(facts), file=self._file, flush=True)
+
+    def progress(self, done: int, total: int) -> None:
         hundredth = 100 * done // total if total else 100
-        if hundredth != self._told:
-            self._told = hundredth
-            _tell(done=done, total=total)
-
-
-def _tell(**facts: object) -> None:
-    print(json.dumps(facts), flush=True)
+        if hundredth != self._hundredth:
+            self._hundredth = hundredth
+            self.tell(done=done, total=total)
 
 
 if __name__ == "__main__":
