@@ -10,19 +10,23 @@ from tests.web import web_server
 
 
 class LoadingWorker:
-    """Answers 503 to each request's first sending, and holds the next ones for a moment to count them."""
+    """Answers 503 to each request's first sending, and holds the next one for a moment to count those held.
 
-    def __init__(self, requests: int) -> None:
+    Requests are told apart by their length.
+    """
+
+    def __init__(self) -> None:
         self.most_at_once = 0
-        self._requests = requests
-        self._seen = self._held = 0
+        self._seen: set[str] = set()
+        self._held = 0
         self._lock = threading.Lock()
         self._too_many = threading.Event()
 
     def __call__(self, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
         with self._lock:
-            self._seen += 1
-            if self._seen <= self._requests:
+            request = headers["Content-Length"]
+            if request not in self._seen:
+                self._seen.add(request)
                 return 503, "loading"
             self._held += 1
             self.most_at_once = max(self.most_at_once, self._held)
@@ -35,18 +39,19 @@ class LoadingWorker:
 
 
 def test_requests_that_wait_for_a_worker_are_sent_again_a_few_at_a_time() -> None:
-    worker = LoadingWorker(requests=3 * MOST_AGAIN)
+    worker = LoadingWorker()
+    count = 3 * MOST_AGAIN
 
     with web_server(worker) as host:
         shots = run_load(
             [f"http://{host}"],
             model="m",
-            requests=[{"x": np.zeros(1, np.float32)}],
-            max_requests=3 * MOST_AGAIN,
+            requests=[{"x": np.zeros(length, np.float32)} for length in range(1000, 1000 + count)],
+            max_requests=count,
             max_seconds=60.0,
             rate_per_s=1000.0,
             patience_s=60.0,
         )
 
-    assert [(shot.status, shot.sends) for shot in shots] == [(400, 2)] * (3 * MOST_AGAIN)
+    assert [(shot.status, shot.sends) for shot in shots] == [(400, 2)] * count
     assert worker.most_at_once <= MOST_AGAIN
