@@ -14,6 +14,7 @@ from isal import isal_zlib
 
 CHUNK_BYTES = 1 << 20
 SHA256_BYTES = 32
+_STORAGE = b"treering/storage/v1\0"
 
 Buffer = bytes | bytearray | memoryview
 
@@ -69,9 +70,8 @@ class Chunks:
 
     def digest(self) -> bytes:
         """SHA-256 over length and chunk digests; the CRCs stay outside."""
-        return (
-            Encoder("treering/storage/v1").integer(self.size_bytes).integer(len(self.crc32)).raw(self.sha256).digest()
-        )
+        sizes = self.size_bytes.to_bytes(8, "little") + len(self.crc32).to_bytes(8, "little")
+        return sha256(_STORAGE + sizes + self.sha256)
 
 
 def chunk_count(size_bytes: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ckpt.digests import Chunks, Encoder, text
+from ckpt.entries import named
 from ckpt.records import TensorRecord, users_of
 from ckpt.state import Node
 from ckpt.state_digest import state_digest
@@ -95,8 +96,7 @@ class Manifest:
     @cached_property
     def weights_digest(self) -> bytes:
         encoder = Encoder("treering/weights/v1").integer(len(self.storages))
-        for storage in self.storages:
-            encoder.raw(storage.digest())
+        encoder.raw(b"".join(storage.digest() for storage in self.storages))
         encoder.integer(len(self.tensors))
         for tensor in sorted(self.tensors, key=lambda tensor: tensor.name.encode("utf-8")):
             encoder.string(tensor.name).string(tensor.dtype).integers(tensor.shape).integers(tensor.strides)
@@ -116,6 +116,11 @@ class Manifest:
     def users(self) -> tuple[tuple[TensorRecord, ...], ...]:
         """The tensors of each storage, in state order."""
         return users_of(self.tensors, len(self.storages))
+
+    @cached_property
+    def entries(self) -> tuple[tuple[TensorRecord, ...], ...]:
+        """The tensors that stand for each storage in the header of a safetensors file; none for one in ``extra-``."""
+        return tuple(named(users, chunks.size_bytes) for users, chunks in zip(self.users, self.storages, strict=True))
 
     @property
     def payload_bytes(self) -> int:

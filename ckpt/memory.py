@@ -37,12 +37,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
-    """A tensor with the addresses it covers, end excluded."""
+    """A tensor with the addresses it covers, end excluded, and the address of its storage."""
 
     name: str
     tensor: Tensor
     start: int
     end: int
+    base: int
 
 
 def collect(tensors: Mapping[str, Tensor]) -> tuple[tuple[TensorRecord, ...], tuple[Source, ...]]:
@@ -74,13 +75,15 @@ def collect(tensors: Mapping[str, Tensor]) -> tuple[tuple[TensorRecord, ...], tu
 def _place(name: str, tensor: Tensor) -> _Placed:
     _refuse(name, tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
-    size = extent(plain.shape, plain.stride()) * plain.element_size()
-    if plain.storage_offset() * plain.element_size() + size > plain.untyped_storage().nbytes() and size:
+    width = plain.element_size()
+    size = width * (plain.numel() if plain.is_contiguous() else extent(plain.shape, plain.stride()))
+    storage = plain.untyped_storage()
+    if size and plain.storage_offset() * width + size > storage.nbytes():
         raise UnsupportedStateError(
             name, "a tensor whose memory was released (its storage was resized)", "gather it before saving"
         )
     start = plain.data_ptr() if size else 0
-    return _Placed(name=name, tensor=plain, start=start, end=start + size)
+    return _Placed(name=name, tensor=plain, start=start, end=start + size, base=storage.data_ptr())
 
 
 def _refuse(name: str, tensor: Tensor) -> None:
@@ -107,27 +110,26 @@ def _groups(placed: list[_Placed]) -> list[list[_Placed]]:
     by_storage: dict[tuple[torch.device, int], list[_Placed]] = {}
     for member in placed:
         if member.end > member.start:
-            key = (member.tensor.device, member.tensor.untyped_storage().data_ptr())
-            by_storage.setdefault(key, []).append(member)
-    spans = sorted(by_storage.items(), key=lambda item: (str(item[0][0]), min(m.start for m in item[1])))
-    device, end = None, 0
-    for (span_device, _), members in spans:
-        span_end = max(m.end for m in members)
-        if span_device == device and min(m.start for m in members) < end:
-            groups[-1].extend(members)
-            end = max(end, span_end)
-        else:
-            groups.append(members)
-            device, end = span_device, span_end
+            by_storage.setdefault((member.tensor.device, member.base), []).append(member)
+    by_device: dict[torch.device, list[tuple[int, list[_Placed]]]] = {}
+    for (device, _), members in by_storage.items():
+        by_device.setdefault(device, []).append((min(member.start for member in members), members))
+    for spans in by_device.values():
+        end = 0
+        for start, members in sorted(spans, key=lambda span: span[0]):
+            if start < end:
+                groups[-1].extend(members)
+            else:
+                groups.append(members)
+            end = max(end, *(member.end for member in members))
     return groups
 
 
 def _start(group: list[_Placed]) -> int:
     """The group's first byte, moved back to where every element of the group is aligned in its storage."""
     first = min(group, key=lambda member: member.start)
-    base = first.tensor.untyped_storage().data_ptr()
     step = max(member.tensor.element_size() for member in group)
-    start = first.start - (first.start - base) % step
+    start = first.start - (first.start - first.base) % step
     for member in group:
         if (member.start - start) % member.tensor.element_size():
             raise UnsupportedStateError(
@@ -154,7 +156,9 @@ def _source(group: list[_Placed], records: list[TensorRecord], *, start: int) ->
     size = max(member.end for member in group) - start
     tensor = group[0].tensor
     blocks: Blocks
-    if is_permuted(records[0], len(records)):
+    if len(group) == 1 and records[0].is_contiguous:
+        blocks = lambda: _direct(tensor, start, size)  # noqa: E731
+    elif is_permuted(records[0], len(records)):
         blocks = lambda: _rejoin(_rows(tensor))  # noqa: E731
     elif _covered(group, start):
         blocks = lambda: _direct(tensor, start, size)  # noqa: E731

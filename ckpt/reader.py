@@ -286,8 +286,13 @@ class Checkpoint:
 
     def _tensor(self, record: TensorRecord) -> Tensor:
         """A view of the storage's one base; of a row-major copy of a permuted tensor, the tensor in its layout."""
-        base, dtype = self._base(record.storage), torch_dtype(record.dtype)
-        if is_permuted(record, len(self.manifest.users[record.storage])):
+        dtype, users = torch_dtype(record.dtype), len(self.manifest.users[record.storage])
+        if users == 1 and record.is_contiguous and record.storage not in self._bases:
+            alone = _alone(self._opened().storage(record.storage), dtype, record)
+            if alone is not None:
+                return alone
+        base = self._base(record.storage)
+        if is_permuted(record, users):
             rows = _view(base, dtype, 0, record.shape, contiguous_strides(record.shape))
             placed = torch.empty_strided(record.shape, record.strides, dtype=dtype, device=base.device)
             bits(placed).copy_(bits(rows))
@@ -310,6 +315,14 @@ class Checkpoint:
             self._bases = {record.storage: self._base(record.storage).to(device) for record in records}
         tensors = {record.name: self._tensor(record) for record in records}
         return tensors if keys is not None else unflatten(self.manifest.state, tensors)
+
+
+def _alone(view: memoryview, dtype: torch.dtype, record: TensorRecord) -> Tensor | None:
+    """The tensor over all of its storage, without a base between; None when it is empty or not aligned."""
+    if not record.size_bytes:
+        return None
+    flat = torch.frombuffer(view, dtype=dtype)
+    return flat.view(record.shape) if flat.data_ptr() % record.item_bytes == 0 else None
 
 
 def _view(base: Tensor, dtype: torch.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:

@@ -5,7 +5,7 @@ offset. These values are what is hashed and checked; they know nothing of torch 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from ckpt.dtypes import BY_NAME
@@ -17,7 +17,8 @@ MAX_DIMENSIONS = 64
 class TensorRecord:
     """One tensor as a view of storage number ``storage``.
 
-    ``strides`` count elements, ``offset`` bytes from the storage's start.
+    ``strides`` count elements, ``offset`` bytes from the storage's start. The other fields follow from these:
+    ``item_bytes`` is 0 for a dtype outside the table, ``extent_bytes`` reach from the first to the last element.
     """
 
     name: str
@@ -27,22 +28,21 @@ class TensorRecord:
     offset: int
     storage: int
 
-    @property
-    def item_bytes(self) -> int:
-        return BY_NAME[self.dtype].size_bytes
+    item_bytes: int = field(init=False, repr=False, compare=False)
+    size_bytes: int = field(init=False, repr=False, compare=False)
+    extent_bytes: int = field(init=False, repr=False, compare=False)
+    is_contiguous: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def size_bytes(self) -> int:
-        return prod(self.shape) * self.item_bytes
-
-    @property
-    def extent_bytes(self) -> int:
-        """Bytes from its first element to the end of its last."""
-        return extent(self.shape, self.strides) * self.item_bytes
-
-    @property
-    def is_contiguous(self) -> bool:
-        return self.strides == contiguous_strides(self.shape)
+    def __post_init__(self) -> None:
+        row = BY_NAME.get(self.dtype)
+        item_bytes = row.size_bytes if row is not None else 0
+        size_bytes = prod(self.shape) * item_bytes
+        is_contiguous = self.strides == contiguous_strides(self.shape)
+        extent_bytes = size_bytes if is_contiguous else extent(self.shape, self.strides) * item_bytes
+        object.__setattr__(self, "item_bytes", item_bytes)
+        object.__setattr__(self, "size_bytes", size_bytes)
+        object.__setattr__(self, "extent_bytes", extent_bytes)
+        object.__setattr__(self, "is_contiguous", is_contiguous)
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -57,8 +57,8 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+        step *= size or 1
+    return tuple(strides[::-1])
 
 
 def normal_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -67,8 +67,9 @@ def normal_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, .
     The stride of an axis of length 1 is free, and so are all strides of an empty tensor; fixing them gives equal
     content equal records.
     """
-    if 0 in shape:
-        return contiguous_strides(shape)
+    rows = contiguous_strides(shape)
+    if 0 in shape or tuple(strides) == rows:
+        return rows
     normal: list[int] = []
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):

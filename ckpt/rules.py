@@ -27,6 +27,7 @@ from ckpt.names import (
 from ckpt.records import MAX_DIMENSIONS, TensorRecord, normal_strides
 from ckpt.shards import kind_of, place_order
 from ckpt.state import TENSORS, Kind, Node
+from ckpt.state_rules import check_state
 
 MAX_STORAGE_BYTES = 1 << 48
 MAX_VIEW_BYTES = 1 << 62  # of a view counted as if no element were repeated: torch counts in 63 bits
@@ -49,7 +50,7 @@ def check(manifest: Manifest, *, stored: bool = True) -> None:
         _check_chunks(storage, f"manifest.storages[{index}]")
     _check_tensors(manifest)
     _check_extents(manifest)
-    manifest.state_digest  # noqa: B018  (its walk checks every node)
+    check_state(manifest.state)
     _check_references(manifest)
     _check_sizes(manifest.state)
     for index, item in enumerate(manifest.attachments):
@@ -80,9 +81,8 @@ def _check_tensors(manifest: Manifest) -> None:
             raise FormatError(where, "a second tensor of that name or a long name", "unique names up to 4 KiB")
         seen.add(tensor.name)
         _check_tensor(tensor, manifest, where)
-    order: dict[int, None] = {}
-    for tensor in sorted(manifest.tensors, key=lambda tensor: tensor.name.encode("utf-8")):
-        order.setdefault(tensor.storage)
+    by_name = sorted((tensor.name.encode("utf-8"), tensor.storage) for tensor in manifest.tensors)
+    order = dict.fromkeys(storage for _, storage in by_name)
     if list(order) != list(range(len(manifest.storages))):
         raise FormatError("manifest.storages", "another order", "the order of first use by the tensors sorted by name")
 
@@ -111,6 +111,8 @@ def _check_extents(manifest: Manifest) -> None:
     """A storage holds what its tensors cover: it starts with the first of them and ends with the last."""
     for index, users in enumerate(manifest.users):
         size = manifest.storages[index].size_bytes
+        if len(users) == 1 and users[0].offset == 0 and users[0].extent_bytes == size:
+            continue
         widest = max(tensor.item_bytes for tensor in users)
         first = min(tensor.offset for tensor in users)
         last = max(tensor.offset + tensor.extent_bytes for tensor in users)
@@ -163,7 +165,7 @@ def _check_files(manifest: Manifest) -> None:
     order = (place_order(index, storage.size_bytes) for index, storage in enumerate(manifest.storages))
     _check_coverage(manifest, [index for _, index in sorted(order)])
     for index, place in enumerate(manifest.placements):
-        belongs = kind_of(manifest.users[index], manifest.storages[index].size_bytes)
+        belongs = kind_of(manifest.entries[index])
         if kinds[place.file] != belongs:
             raise FormatError(f"manifest.storages[{index}]", f"a place in {names[place.file]}", f"one in {belongs}-…")
 

@@ -7,18 +7,20 @@ and compares, so a name that was swapped in a header is found.
 """
 
 import json
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ckpt.dtypes import BY_NAME
+from ckpt.entries import named
 from ckpt.manifest import Manifest
 from ckpt.names import EXTRA, WEIGHTS, payload_kind
-from ckpt.records import TensorRecord, is_permuted, users_of
+from ckpt.records import TensorRecord, users_of
 
 ALIGNMENT_BYTES = 4096
 SHARD_BYTES = 4 << 30
 MAX_HEADER_BYTES = 90_000_000  # safetensors refuses headers over 100 MB
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +42,20 @@ def plan(tensors: Sequence[TensorRecord], sizes: Sequence[int], *, shard_bytes: 
         shard_bytes: A file closes before it would grow beyond this; one larger storage still is one file.
     """
     users = users_of(tensors, len(sizes))
+    entries = [named(users[index], size) for index, size in enumerate(sizes)]
     shards = []
     for kind in (WEIGHTS, EXTRA):
-        members = [index for index, size in enumerate(sizes) if kind_of(users[index], size) == kind]
-        shards += [_shard(kind, group, sizes, users) for group in _divide(members, sizes, users, shard_bytes)]
+        members = [index for index, kept in enumerate(entries) if kind_of(kept) == kind]
+        for group in _divide(members, sizes, users, shard_bytes):
+            order = tuple(sorted(group, key=lambda index: place_order(index, sizes[index])))
+            header = header_bytes(kind, order, sizes, users, entries)
+            shards.append(Shard(kind=kind, header=header, storages=order, offsets=_offsets(order, sizes, len(header))))
     return tuple(shards)
+
+
+def kind_of(kept: Sequence[TensorRecord]) -> str:
+    """Which kind of file a storage belongs in, by the tensors that stand for it."""
+    return WEIGHTS if kept else EXTRA
 
 
 def _divide(
@@ -63,14 +74,8 @@ def _divide(
     return groups
 
 
-def _shard(kind: str, group: Sequence[int], sizes: Sequence[int], users: Sequence[Sequence[TensorRecord]]) -> Shard:
-    order = sorted(group, key=lambda index: place_order(index, sizes[index]))
-    header = header_bytes(kind, order, sizes, users)
-    offsets, position = [], len(header)
-    for index in order:
-        offsets.append(position)
-        position += sizes[index]
-    return Shard(kind=kind, header=header, storages=tuple(order), offsets=tuple(offsets))
+def _offsets(order: Sequence[int], sizes: Sequence[int], start: int) -> tuple[int, ...]:
+    return tuple(accumulate((sizes[index] for index in order[:-1]), initial=start))
 
 
 def place_order(index: int, size: int) -> tuple[int, int]:
@@ -83,60 +88,43 @@ def alignment(size: int) -> int:
     return min(size & -size, ALIGNMENT_BYTES) if size else ALIGNMENT_BYTES
 
 
-def kind_of(users: Sequence[TensorRecord], size: int) -> str:
-    """Which kind of file a storage belongs in."""
-    return WEIGHTS if named(users, size) else EXTRA
-
-
-def named(users: Sequence[TensorRecord], size: int) -> list[TensorRecord]:
-    """The tensors that stand for a storage in a safetensors header, by offset; none when they cannot tile it.
-
-    In state order each contiguous tensor of a dtype that safetensors names is taken unless it overlaps one taken
-    before; where these leave a gap, one tensor that covers the whole storage is taken instead.
-    """
-    able = [tensor for tensor in users if _is_able(tensor, len(users))]
-    taken: list[TensorRecord] = []
-    starts: list[int] = []
-    for tensor in able:
-        place = bisect_left(starts, tensor.offset)
-        after_one = place == 0 or starts[place - 1] + taken[place - 1].size_bytes <= tensor.offset
-        if after_one and (place == len(starts) or tensor.offset + tensor.size_bytes <= starts[place]):
-            starts.insert(place, tensor.offset)
-            taken.insert(place, tensor)
-    if taken and sum(tensor.size_bytes for tensor in taken) == size:
-        return taken
-    return [tensor for tensor in able if tensor.size_bytes == size][:1]
-
-
-def _is_able(tensor: TensorRecord, users: int) -> bool:
-    lies_in_order = tensor.is_contiguous or is_permuted(tensor, users)
-    return lies_in_order and BY_NAME[tensor.dtype].safetensors is not None and tensor.name != "__metadata__"
-
-
 def header_bytes(
-    kind: str, order: Sequence[int], sizes: Sequence[int], users: Sequence[Sequence[TensorRecord]]
+    kind: str,
+    order: Sequence[int],
+    sizes: Sequence[int],
+    users: Sequence[Sequence[TensorRecord]],
+    entries: Sequence[Sequence[TensorRecord]],
 ) -> bytes:
-    """Length and JSON of a safetensors header, padded with spaces to a multiple of 4096 bytes."""
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    """Length and JSON of a safetensors header, padded with spaces to a multiple of 4096 bytes.
+
+    Args:
+        kind: ``WEIGHTS`` or ``EXTRA``.
+        order: The storages of the file, as they lie in it.
+        sizes, users, entries: Of every storage: its bytes, its tensors, and those that stand for it.
+    """
+    rows: list[str] = []
+    aliases: dict[str, str] = {"format": "pt"}
     position = 0
     for index in order:
-        size = sizes[index]
         if kind == EXTRA:
-            entries[f"storage-{index:06d}"] = _entry("U8", [size], position, size)
+            rows.append(_row(f"storage-{index:06d}", "U8", (sizes[index],), position, sizes[index]))
         else:
-            kept = named(users[index], size)
-            for tensor in kept:
+            for tensor in entries[index]:
                 code = BY_NAME[tensor.dtype].safetensors
-                entries[tensor.name] = _entry(code, tensor.shape, position + tensor.offset, tensor.size_bytes)
-            entries["__metadata__"] |= _aliases(kept, users[index])  # type: ignore[operator]
-        position += size
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+                rows.append(_row(tensor.name, code, tensor.shape, position + tensor.offset, tensor.size_bytes))
+            if len(users[index]) > 1:
+                aliases |= _aliases(entries[index], users[index])
+        position += sizes[index]
+    first = '"__metadata__":' + json.dumps(aliases, ensure_ascii=False, separators=(",", ":"))
+    text = f"{{{','.join([first, *rows])}}}".encode()
     padded = -(-(8 + len(text)) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES - 8
     return padded.to_bytes(8, "little") + text.ljust(padded)
 
 
-def _entry(code: str | None, shape: Sequence[int], start: int, size: int) -> dict[str, object]:
-    return {"dtype": code, "shape": list(shape), "data_offsets": [start, start + size]}
+def _row(name: str, code: str | None, shape: Sequence[int], start: int, size: int) -> str:
+    """One entry, as a JSON encoder would write it: there may be a hundred thousand of them."""
+    sizes = ",".join(map(str, shape))
+    return f'{_quoted(name)}:{{"dtype":"{code}","shape":[{sizes}],"data_offsets":[{start},{start + size}]}}'
 
 
 def _aliases(kept: Sequence[TensorRecord], users: Sequence[TensorRecord]) -> dict[str, str]:
@@ -157,25 +145,22 @@ def headers_of(manifest: Manifest) -> dict[str, bytes]:
         kind = payload_kind(record.name)
         order = sorted(storages, key=lambda index: place_order(index, sizes[index]))
         headers[record.name] = (
-            index_bytes(manifest) if kind is None else header_bytes(kind, order, sizes, manifest.users)
+            index_bytes(manifest)
+            if kind is None
+            else header_bytes(kind, order, sizes, manifest.users, manifest.entries)
         )
     return headers
 
 
 def index_bytes(manifest: Manifest) -> bytes:
     """``model.safetensors.index.json``: which file holds which named tensor."""
-    weight_map: dict[str, str] = {}
+    places: dict[str, str] = {}
     total = 0
-    for index, place in enumerate(manifest.placements):
-        name = manifest.files[place.file].name
-        if payload_kind(name) == WEIGHTS:
+    for index, kept in enumerate(manifest.entries):
+        if kept:
             total += manifest.storages[index].size_bytes
-            weight_map |= {
-                tensor.name: name for tensor in named(manifest.users[index], manifest.storages[index].size_bytes)
-            }
-    return _index(weight_map, total)
-
-
-def _index(weight_map: Mapping[str, str], total: int) -> bytes:
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    return json.dumps(index, ensure_ascii=False, indent=1).encode("utf-8") + b"\n"
+            file = manifest.files[manifest.placements[index].file].name
+            for tensor in kept:
+                places[tensor.name] = file
+    rows = ",\n".join(f"  {_quoted(name)}: {_quoted(places[name])}" for name in sorted(places))
+    return f'{{\n "metadata": {{\n  "total_size": {total}\n }},\n "weight_map": {{\n{rows}\n }}\n}}\n'.encode()

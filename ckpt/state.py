@@ -58,6 +58,7 @@ NUMPY_DTYPES = frozenset(
 )
 KEYS = frozenset({Kind.NONE, Kind.BOOL, Kind.INT, Kind.FLOAT, Kind.STR, Kind.BYTES})
 
+_ARRAYS = (torch.Tensor, np.ndarray)
 _CONTAINERS = {kind_type: kind for kind, kind_type in (SEQUENCES | MAPPINGS).items()}
 _SCALARS: dict[type, Kind] = {
     type(None): Kind.NONE,
@@ -107,7 +108,7 @@ def _flatten(value: object, path: tuple[str, ...], nodes: list[Node], tensors: d
             _flatten(item, (*path, str(index)), nodes, tensors)
     elif kind in MAPPINGS:
         _flatten_mapping(kind, value, path, nodes, tensors)  # type: ignore[arg-type]
-    elif isinstance(value, torch.Tensor | np.ndarray):
+    elif isinstance(value, _ARRAYS):
         nodes.append(_reference(value, tensor_name(path), tensors))
     else:
         nodes.append(_scalar(value, path))
@@ -140,7 +141,7 @@ def _reference(value: torch.Tensor | np.ndarray[Any, Any], name: str, tensors: d
         tensors[name] = _tensor_of(value, name)
         return Node(kind=Kind.NDARRAY, name=name, data=value.dtype.str.encode())
     tensors[name] = value
-    kind = Kind.PARAMETER if isinstance(value, torch.nn.Parameter) else Kind.TENSOR
+    kind = Kind.PARAMETER if type(value) is torch.nn.Parameter else Kind.TENSOR
     return Node(kind=kind, name=name, requires_grad=value.requires_grad)
 
 

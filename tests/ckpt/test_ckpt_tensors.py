@@ -14,8 +14,8 @@ from safetensors import safe_open
 import ckpt
 from ckpt import memory
 from ckpt.dtypes import BY_NAME
+from ckpt.entries import named
 from ckpt.records import TensorRecord, extent, is_dense, normal_strides, overlaps
-from ckpt.shards import named
 from tests.ckpt.equality import same
 from tests.ckpt.strategies import states
 
