@@ -109,7 +109,12 @@ def _measured(loaded: recipes.Recipe, *, source: str | None, backend: str, drill
     log = get_run_logger()
     stack.monitor.end(loaded.name, home())  # what it learned of the old versions says nothing of the new ones
     data = ingest(loaded.module_name, source)
-    run = _Run(recipe=loaded.module_name, data=data, seed=_next_seed(loaded.name), backend=backend)
+    run = _Run(
+        recipe=loaded.module_name,
+        data=data,
+        seed=training_run.next_seed(loaded.name, server=registry.Server.from_environment()),
+        backend=backend,
+    )
     first = _first(run)
     oracle = _oracle(loaded, data)
     _take_in(first.released, oracle)
@@ -140,12 +145,6 @@ def _measured(loaded: recipes.Recipe, *, source: str | None, backend: str, drill
         drill=caught,
         seconds=time.monotonic() - began,
     )
-
-
-def _next_seed(model: str) -> int:
-    """The number of the newest version: each run trains other weights, and the same history the same ones."""
-    versions = registry.Server.from_environment().versions(model)
-    return versions[-1].number if versions else 0
 
 
 def _oracle(recipe: recipes.Recipe, data: Ingested) -> Oracle:

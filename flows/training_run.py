@@ -1,4 +1,4 @@
-"""The MLflow run of a training: it ends as what it was, also when its process was killed."""
+"""The MLflow runs of trainings: each ends as what it was, also when its process was killed, and has its own seed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,3 +32,13 @@ def close_left(model: str, *, server: registry.Server) -> None:
                 continue  # of another Prefect server, or of none: not ours to judge
             if state is not None and state.is_final():
                 server.end_run(run_id, status="KILLED")
+
+
+def next_seed(model: str, *, server: registry.Server) -> int:
+    """A seed that no version and no earlier pipeline run has had, the same for the same history.
+
+    A run whose result the gate refused counts, too: the next one must not train the same weights again.
+    """
+    versions = server.versions(model)
+    params = server.newest_params(model, having="seed")
+    return max(versions[-1].number if versions else 0, int(params["seed"]) + 1 if params else 0)

@@ -217,6 +217,17 @@ class Server:
         tag = f"{PREFIX}flow_run"
         return {run.info.run_id: run.data.tags[tag] for run in found if tag in run.data.tags}
 
+    def newest_params(self, experiment: str, *, having: str) -> dict[str, str] | None:
+        """The parameters of the run that began last among those that have the parameter ``having``."""
+        experiment_id = self.experiment(experiment)
+        found = self.ask(
+            experiment,
+            lambda client: client.search_runs(
+                [experiment_id], f"params.{having} LIKE '%'", max_results=1, order_by=["attributes.start_time DESC"]
+            ),
+        )
+        return dict(found[0].data.params) if found else None
+
     # --- logged models and versions -------------------------------------------------------------------------------
 
     def create_model(self, experiment: str, *, name: str, run_id: str | None, tags: Mapping[str, str]) -> LoggedModel:

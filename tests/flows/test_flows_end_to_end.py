@@ -20,6 +20,7 @@ import pytest
 import ckpt
 import registry
 from flows.stack import guard
+from flows.training_run import next_seed
 from registry.server import Server
 from tests.browser import CHROMIUM, Browser, browser
 
@@ -264,6 +265,7 @@ release("recipes.wine", data.folder, spoiled.folder, backend="eager")
     assert done.returncode == 1
     assert "GateError: 'wine' is not released: accuracy is" in done.stderr
     assert len(stack.server.versions("wine")) == 4
+    assert next_seed("wine", server=stack.server) == 6  # a run of the pipeline does not train the refused weights again
 
 
 def test_a_wrong_request_is_told_what_is_wrong(stack: Stack) -> None:

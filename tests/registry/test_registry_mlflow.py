@@ -166,3 +166,14 @@ def test_a_server_that_is_down_is_named(tmp_path: Path) -> None:
 
 def test_the_ui_answers(mlflow_server: str) -> None:
     assert httpx.get(mlflow_server).status_code == 200
+
+
+def test_the_newest_run_with_a_parameter_is_found(server: Server) -> None:
+    assert server.newest_params("trained", having="seed") is None
+
+    for seed in ("3", "12"):
+        run = server.start_run("trained", name=f"seed {seed}", tags={})
+        server.describe(run, params={"seed": seed, "plan": "full"})
+    server.start_run("trained", name="killed before it said its seed", tags={})
+
+    assert server.newest_params("trained", having="seed") == {"seed": "12", "plan": "full"}
