@@ -9,6 +9,11 @@ lies and however it is sharded; its *seal* adds attachments and metadata. No che
     >>> with ckpt.open("runs/1/step-10") as checkpoint:                 # single tensors, proved when touched
     ...     head = checkpoint["head.weight"]
 
+Training need not wait for the disk, .
+
+    >>> pending = ckpt.save_async(model.state_dict(), "runs/1/step-20") # doctest: +SKIP
+    >>> pending.result().root
+
 A *delta* is a folder too: what has to change to turn one root into another, far smaller than the target where
 training changed few bits.
 
@@ -68,6 +73,7 @@ from ckpt.errors import (
 from ckpt.keys import KeyFiles, keygen
 from ckpt.manifest import Attachment, Manifest
 from ckpt.payload import read_manifest
+from ckpt.pending import Pending, save_async
 from ckpt.reader import Checkpoint, load, load_into
 from ckpt.reader import open_checkpoint as open
 from ckpt.records import TensorRecord
@@ -98,6 +104,7 @@ __all__ = [
     "KeyFiles",
     "Manifest",
     "NotACheckpointError",
+    "Pending",
     "Report",
     "RootMismatchError",
     "SignatureError",
@@ -129,6 +136,7 @@ __all__ = [
     "read_manifest",
     "repair",
     "save",
+    "save_async",
     "sign",
     "signer",
     "unsign",

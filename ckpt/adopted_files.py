@@ -15,12 +15,13 @@ from ckpt.adopted_header import LENGTH_BYTES, Entry, header_length, parse_header
 from ckpt.digests import CHUNK_BYTES, Chunks, both, chunks_of, sha256, split
 from ckpt.errors import CorruptFileError, FormatError, NotACheckpointError
 from ckpt.folder import open_regular
+from ckpt.hashing import Progress
 from ckpt.manifest import FileRecord, Manifest, Placement
 from ckpt.names import ADOPTED_SUFFIX, INDEX_NAME, check_adopted_name
 from ckpt.records import TensorRecord, contiguous_strides
 from ckpt.rules import check
 from ckpt.state import Kind, Node
-from ckpt.writer import PRODUCER, Progress
+from ckpt.writer import PRODUCER
 
 _MAX_INDEX_BYTES = 100_000_000
 _BLOCK_BYTES = _TASK_BYTES = 4 * CHUNK_BYTES

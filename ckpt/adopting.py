@@ -15,12 +15,13 @@ from pathlib import Path
 from ckpt.adopted_files import examined, names_in, opened
 from ckpt.commit import place_file, staged, sweep, write_file
 from ckpt.errors import DestinationError, NotACheckpointError
+from ckpt.hashing import Progress
 from ckpt.manifest import Manifest
 from ckpt.memory import BLOCK_BYTES
 from ckpt.names import ADOPTED_SUFFIX, MANIFEST_NAME, manifest_beside
 from ckpt.payload import read_manifest
 from ckpt.wire import manifest_to_bytes
-from ckpt.writer import Progress, durable
+from ckpt.writer import durable
 
 _FICLONE = 0x40049409  # ioctl of Linux: share the blocks of another file
 _UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})

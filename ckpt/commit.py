@@ -39,8 +39,8 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
         DestinationError: the destination exists (``overwrite=False``), holds foreign files, or its file system
             cannot exchange two folders in one step.
     """
+    refuse_destination(path, overwrite=overwrite, owns=owns)
     final = Path(os.path.realpath(path))
-    _refuse_early(final, overwrite=overwrite, owns=owns)
     make_folder(final.parent)
     sweep(final)
     staging, lock = _hold(final)
@@ -55,7 +55,9 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
         os.close(lock)
 
 
-def _refuse_early(final: Path, *, overwrite: bool, owns: Callable[[Path], str | None]) -> None:
+def refuse_destination(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | None]) -> None:
+    """Raise what :func:`staged` would, as far as it can be told before anything is written."""
+    final = Path(os.path.realpath(path))
     if not os.path.lexists(final):
         return
     if not overwrite:
@@ -85,7 +87,16 @@ def make_folder(folder: Path) -> None:
 
 def sweep(final: Path) -> None:
     """Remove what killed writers to the same path left: folders that nobody holds."""
-    for leftover in final.parent.glob(f".{glob.escape(final.name)}.{'[0-9a-f]' * 8}{_SUFFIX}"):
+    _sweep(final.parent, glob.escape(final.name))
+
+
+def sweep_all(folder: Path) -> None:
+    """Remove what killed writers to any path in a folder left."""
+    _sweep(folder, "*")
+
+
+def _sweep(folder: Path, names: str) -> None:
+    for leftover in folder.glob(f".{names}.{'[0-9a-f]' * 8}{_SUFFIX}"):
         try:
             lock = os.open(leftover, _FOLDER)
         except (FileNotFoundError, NotADirectoryError):
@@ -118,15 +129,23 @@ def _put(staging: Path, final: Path, *, overwrite: bool, owns: Callable[[Path], 
     try:
         _rename(staging, final, _RENAME_NOREPLACE)
     except FileExistsError:
-        _refuse_early(final, overwrite=overwrite, owns=owns)
+        refuse_destination(final, overwrite=overwrite, owns=owns)
         _exchange(staging, final)
         sync_folder(final.parent)
         _remove_replaced(staging)
     sync_folder(final.parent)
 
 
+def remove_whole(path: Path) -> None:
+    """Take a folder away in one step; of a kill thereafter :func:`sweep` removes the rest."""
+    aside = path.parent / f".{path.name}.{token_hex(4)}{_SUFFIX}"
+    os.rename(path, aside)
+    sync_folder(path.parent)
+    _remove_replaced(aside)
+
+
 def _remove_replaced(old: Path) -> None:
-    """Remove a folder that was exchanged, when whoever holds it to put a file there has ended."""
+    """Remove a folder that nobody finds any more, when whoever holds it to put a file there has ended."""
     try:
         lock = os.open(old, _FOLDER)
     except FileNotFoundError:

@@ -20,9 +20,9 @@ import torch
 
 from ckpt.commit import sweep
 from ckpt.errors import ConversionError, DestinationError
+from ckpt.hashing import Progress
 from ckpt.manifest import Manifest
 from ckpt.payload import read_manifest
-from ckpt.writer import Progress
 
 _OLDEST_TORCH = (2, 10)  # below, weights_only has known holes (CVE-2025-32434, CVE-2026-24747)
 # Python and torch take 0.9 GB of addresses; each thread that hashes reserves its stack and an arena.

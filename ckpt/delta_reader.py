@@ -16,13 +16,14 @@ from ckpt.delta_wire import delta_in
 from ckpt.digests import Chunks, sha256, text
 from ckpt.errors import CorruptFileError, CorruptFrameError
 from ckpt.folder import Folder, forget, reading
+from ckpt.hashing import Progress
 from ckpt.manifest import Manifest
 from ckpt.memory import BLOCK_BYTES, Source
 from ckpt.names import DELTA_NAME
 from ckpt.payload import Payload, open_payload
 from ckpt.signatures import StatementKind, signatures_in
 from ckpt.trust import Trust, Trusted, accepted, as_trust
-from ckpt.writer import Progress, write
+from ckpt.writer import write
 
 _NOTHING = memoryview(b"")
 

@@ -19,6 +19,7 @@ from ckpt.delta_wire import WIDTHS, patch_name, read_delta, to_bytes
 from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, sha256
 from ckpt.dtypes import BY_NAME
 from ckpt.folder import forget
+from ckpt.hashing import Progress
 from ckpt.keys import PrivateKey
 from ckpt.manifest import Manifest
 from ckpt.names import DELTA_NAME
@@ -26,7 +27,7 @@ from ckpt.payload import Payload, faults_in_attachment, faults_in_storage, open_
 from ckpt.records import TensorRecord
 from ckpt.signatures import Signatures, StatementKind, write_signatures
 from ckpt.signing import Signer, as_signer
-from ckpt.writer import Progress, durable
+from ckpt.writer import durable
 
 FRAME_CHUNKS = 16  # at most 16 MiB a frame: decoding needs little memory, repair fetches little
 FULL_FRAME_BYTES = 64 << 10  # a frame closes when it is estimated to encode to this

@@ -29,10 +29,14 @@ Blocks = Callable[[], Iterator[memoryview]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A storage to be written: its size, and its bytes as blocks of whole chunks."""
+    """A storage to be written: its size, and its bytes as blocks of whole chunks.
+
+    ``flat`` gives them, if there are any, as one tensor of bytes on its device, without a copy, where they lie so.
+    """
 
     size_bytes: int
     blocks: Blocks
+    flat: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +159,12 @@ def _record(member: _Placed, *, storage: int, start: int) -> TensorRecord:
 def _source(group: list[_Placed], records: list[TensorRecord], *, start: int) -> Source:
     size = max(member.end for member in group) - start
     tensor = group[0].tensor
-    blocks: Blocks
-    if len(group) == 1 and records[0].is_contiguous:
-        blocks = lambda: _direct(tensor, start, size)  # noqa: E731
-    elif is_permuted(records[0], len(records)):
-        blocks = lambda: _rejoin(_rows(tensor))  # noqa: E731
-    elif _covered(group, start):
-        blocks = lambda: _direct(tensor, start, size)  # noqa: E731
-    else:
-        blocks = lambda: _gathered(group, start, size)  # noqa: E731
-    return Source(size_bytes=size, blocks=blocks)
+    if not (len(group) == 1 and records[0].is_contiguous):
+        if is_permuted(records[0], len(records)):
+            return Source(size_bytes=size, blocks=lambda: _rejoin(_rows(tensor)))
+        if not _covered(group, start):
+            return Source(size_bytes=size, blocks=lambda: _gathered(group, start, size))
+    return Source(size_bytes=size, blocks=lambda: _direct(tensor, start, size), flat=lambda: _flat(tensor, start, size))
 
 
 def _covered(group: list[_Placed], start: int) -> bool:
@@ -185,11 +185,18 @@ def _direct(tensor: Tensor, start: int, size: int) -> Iterator[memoryview]:
         for offset in range(0, size, BLOCK_BYTES):
             yield view[offset : offset + BLOCK_BYTES]
         return
+    flat = _flat(tensor, start, size)
+    for offset in range(0, size, BLOCK_BYTES):
+        yield memory_of(flat[offset : offset + BLOCK_BYTES].cpu())
+
+
+def _flat(tensor: Tensor, start: int, size: int) -> Tensor:
+    """The bytes from an address on, as a tensor; ``tensor`` is the owner of the first."""
+    if tensor.device.type == "cpu":  # other storages may own the rest: by address
+        return torch.frombuffer(address_view(start, size), dtype=torch.uint8)
     storage = tensor.untyped_storage()
-    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     shift = start - storage.data_ptr()
-    for offset in range(shift, shift + size, BLOCK_BYTES):
-        yield memory_of(flat[offset : min(offset + BLOCK_BYTES, shift + size)].cpu())
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)[shift : shift + size]
 
 
 def _gathered(group: list[_Placed], start: int, size: int) -> Iterator[memoryview]:

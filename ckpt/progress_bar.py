@@ -2,7 +2,7 @@
 
 import sys
 
-from ckpt.writer import Progress
+from ckpt.hashing import Progress
 
 _WIDTH = 40
 

@@ -24,6 +24,7 @@ from ckpt.errors import (
 )
 from ckpt.folder import Folder, open_regular, reading
 from ckpt.good_copies import GoodCopy, Piece, good_copy, pieces_of
+from ckpt.hashing import Progress
 from ckpt.manifest import FileRecord, Manifest
 from ckpt.names import MANIFEST_NAME, manifest_beside
 from ckpt.payload import accepted_checkpoint, manifest_in, read_manifest
@@ -32,7 +33,6 @@ from ckpt.signatures import StatementKind, signatures_in
 from ckpt.trust import Trust, Trusted, as_trust
 from ckpt.verification import Report, verify
 from ckpt.wire import manifest_from_bytes
-from ckpt.writer import Progress
 
 _BATCH = 32  # pieces that are hashed, or fetched, at a time: 32 MiB
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -7,9 +7,9 @@ whatever the model's size.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,11 +17,12 @@ import torch
 
 from ckpt import memory
 from ckpt.commit import make_folder, staged, write_file
-from ckpt.digests import CHUNK_BYTES, Chunks, both, chunks_of, sha256, split
+from ckpt.digests import Chunks, sha256
 from ckpt.errors import CheckpointError, CorruptFileError, DestinationError
+from ckpt.hashing import Hasher, Progress
 from ckpt.keys import PrivateKey
 from ckpt.manifest import Attachment, FileRecord, Manifest, Placement
-from ckpt.memory import BLOCK_BYTES, Source
+from ckpt.memory import BLOCK_BYTES, Blocks, Source
 from ckpt.names import INDEX_NAME, MANIFEST_NAME, WEIGHTS, check_attachment_paths
 from ckpt.payload import read_manifest
 from ckpt.records import TensorRecord
@@ -34,8 +35,6 @@ from ckpt.verification import foreign_files
 from ckpt.wire import manifest_to_bytes
 
 PRODUCER = {"ckpt": "0.1.0", "torch": torch.__version__}
-
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 def save(
@@ -75,22 +74,79 @@ def save(
         >>> ckpt.save({"w": torch.ones(2)}, "runs/1/step-10").root  # doctest: +SKIP
         'sha256:…'
     """
+    return prepare(
+        state,
+        path,
+        metadata=metadata,
+        attachments=attachments,
+        shard_bytes=shard_bytes,
+        sign=sign,
+        overwrite=overwrite,
+        progress=progress,
+    ).write()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A state that has passed every check short of the disk, and what :func:`write` is to be told of it."""
+
+    path: Path
+    records: tuple[TensorRecord, ...]
+    sources: tuple[Source, ...]
+    state: tuple[Node, ...]
+    metadata: Mapping[str, str]
+    attachments: Mapping[str, Blocks]
+    shard_bytes: int
+    signer: Signer | None
+    overwrite: bool
+    progress: Progress | None
+
+    def write(self) -> Manifest:
+        return write(
+            self.path,
+            records=self.records,
+            sources=self.sources,
+            state=self.state,
+            metadata=self.metadata,
+            attachments=self.attachments,
+            shard_bytes=self.shard_bytes,
+            overwrite=self.overwrite,
+            progress=self.progress,
+            signatures=self._signatures,
+        )
+
+    def _signatures(self, made: Manifest) -> tuple[Signed, ...]:
+        return () if self.signer is None else (self.signer.signed(StatementKind.CHECKPOINT, made.seal, self.path),)
+
+
+def prepare(
+    state: object,
+    path: Path | str,
+    *,
+    metadata: Mapping[str, str] | None,
+    attachments: Mapping[str, Path | str] | None,
+    shard_bytes: int,
+    sign: Signer | PrivateKey | None,
+    overwrite: bool,
+    progress: Progress | None,
+) -> Prepared:
+    """What :func:`save` does before it writes; its arguments and errors."""
     if shard_bytes <= 0:
         raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
-    who = None if sign is None else as_signer(sign)
+    check_attachment_paths(attachments or {})
     nodes, tensors = flatten(state)
     records, sources = memory.collect(tensors)
-    return write(
-        path,
+    return Prepared(
+        path=Path(path),
         records=records,
         sources=sources,
         state=nodes,
-        metadata=metadata or {},
+        metadata=dict(metadata or {}),
         attachments={name: _file_blocks(Path(source)) for name, source in (attachments or {}).items()},
         shard_bytes=shard_bytes,
+        signer=None if sign is None else as_signer(sign),
         overwrite=overwrite,
         progress=progress,
-        signatures=lambda made: () if who is None else (who.signed(StatementKind.CHECKPOINT, made.seal, Path(path)),),
     )
 
 
@@ -101,7 +157,7 @@ def write(
     sources: Sequence[Source],
     state: tuple[Node, ...],
     metadata: Mapping[str, str],
-    attachments: Mapping[str, Callable[[], Iterator[memoryview]]],
+    attachments: Mapping[str, Blocks],
     producer: Mapping[str, str] | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
@@ -116,7 +172,7 @@ def write(
     shards = plan(records, [source.size_bytes for source in sources], shard_bytes=shard_bytes)
     check_attachment_paths(attachments)
     total = sum(source.size_bytes for source in sources)
-    with staged(path, overwrite=overwrite, owns=foreign) as folder, _Hasher(total, progress) as hasher:
+    with staged(path, overwrite=overwrite, owns=foreign) as folder, Hasher(total, progress) as hasher:
         files, placements, storages = _write_shards(folder, shards, sources, hasher)
         manifest = Manifest(
             storages=tuple(storages),
@@ -160,41 +216,8 @@ def _foreign(folder: Path) -> str | None:
     return f"the foreign file '{files[0]}'" if files else None
 
 
-class _Hasher:
-    """Hashes blocks in threads while the caller writes them, and counts progress."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-hash")
-        self._total, self._done, self._progress = total, 0, progress
-
-    def __enter__(self) -> "_Hasher":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-
-    def pour(self, blocks: Iterator[memoryview], file: BinaryIO) -> Chunks:
-        """Write every block to ``file``; return the digests of the whole run."""
-        pairs: list[tuple[int, bytes]] = []
-        size = 0
-        for block in blocks:
-            assert size % CHUNK_BYTES == 0, "only the last block may end inside a chunk"
-            if len(block) <= CHUNK_BYTES:  # handing one chunk to a thread costs more than it saves
-                pairs.append(both(block))
-                file.write(block)
-            else:
-                pending = [self._pool.submit(both, chunk) for chunk in split(block)]
-                file.write(block)
-                pairs.extend(future.result() for future in pending)
-            size += len(block)
-            self._done += len(block)
-            if self._progress is not None:
-                self._progress(min(self._done, self._total), self._total)
-        return chunks_of(pairs, size_bytes=size)
-
-
 def _write_shards(
-    folder: Path, shards: Sequence[Shard], sources: Sequence[Source], hasher: _Hasher
+    folder: Path, shards: Sequence[Shard], sources: Sequence[Source], hasher: Hasher
 ) -> tuple[list[FileRecord], list[Placement], list[Chunks]]:
     files: list[FileRecord] = []
     placements = [Placement(file=0, offset=0)] * len(sources)
@@ -238,9 +261,7 @@ def _write_index(folder: Path, manifest: Manifest) -> Manifest:
     return replace(manifest, files=(*manifest.files, record))
 
 
-def _write_attachments(
-    folder: Path, attachments: Mapping[str, Callable[[], Iterator[memoryview]]], hasher: _Hasher
-) -> tuple[Attachment, ...]:
+def _write_attachments(folder: Path, attachments: Mapping[str, Blocks], hasher: Hasher) -> tuple[Attachment, ...]:
     written = []
     for name in sorted(attachments, key=lambda name: name.encode("utf-8")):
         target = folder / name
@@ -250,7 +271,12 @@ def _write_attachments(
     return tuple(written)
 
 
-def _file_blocks(source: Path) -> Callable[[], Iterator[memoryview]]:
+def held_in_memory(attachments: Mapping[str, Blocks]) -> dict[str, Blocks]:
+    """The same attachments, read now."""
+    return {name: partial(iter, list(blocks())) for name, blocks in attachments.items()}
+
+
+def _file_blocks(source: Path) -> Blocks:
     if not source.is_file():
         raise DestinationError(f"attachment '{source}' is no file; expected an existing one.", path=source)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TextIO
 
 from ckpt.errors import CheckpointError, FormatError
+from ckpt.hashing import Progress
 from ckpt.payload import read_manifest
-from ckpt.writer import Progress
 
 _PR_SET_PDEATHSIG = 1
 

@@ -23,9 +23,9 @@ from ckpt.conversion.torch_file import check_entries, load
 from ckpt.dtypes import bits, name_of
 from ckpt.errors import FormatError, UnsupportedStateError
 from ckpt.folder import open_regular
+from ckpt.hashing import Progress
 from ckpt.records import contiguous_strides
 from ckpt.state import flatten
-from ckpt.writer import Progress
 
 METADATA_NAME = ".metadata"
 _MAX_METADATA_BYTES = 512 << 20

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ckpt.hashing import Progress
 from ckpt.memory import Source, collect
 from ckpt.records import TensorRecord, normal_strides
 from ckpt.state import Node
-from ckpt.writer import Progress, write
+from ckpt.writer import write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ import torch
 from ckpt.conversion.archive import checked_archive
 from ckpt.conversion.lazily import Lazy, blocks_of, write_lazily
 from ckpt.errors import FormatError
+from ckpt.hashing import Progress
 from ckpt.memory import BLOCK_BYTES
 from ckpt.records import contiguous_strides
 from ckpt.state import NUMPY_DTYPES, Kind, Node
-from ckpt.writer import Progress
 
 _SUFFIX = ".npy"
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[Any, ...]]] = {

@@ -17,7 +17,8 @@ import torch
 
 from ckpt.conversion.archive import checked_archive
 from ckpt.errors import FormatError
-from ckpt.writer import Progress, save
+from ckpt.hashing import Progress
+from ckpt.writer import save
 
 _ZIP = b"PK\3\4"
 _NUMERIC = "?bBhHiIlLqQefdFD"
