@@ -9,10 +9,11 @@ lies and however it is sharded; its *seal* adds attachments and metadata. No che
     >>> with ckpt.open("runs/1/step-10") as checkpoint:                 # single tensors, proved when touched
     ...     head = checkpoint["head.weight"]
 
-Training need not wait for the disk, .
+Training need not wait for the disk, and a run's folder need not grow for ever.
 
     >>> pending = ckpt.save_async(model.state_dict(), "runs/1/step-20") # doctest: +SKIP
-    >>> pending.result().root
+    >>> ckpt.keep("runs/1", newest=3, every=1000)
+    >>> newest = ckpt.latest("runs/1")
 
 A *delta* is a folder too: what has to change to turn one root into another, far smaller than the target where
 training changed few bits.
@@ -78,6 +79,7 @@ from ckpt.reader import Checkpoint, load, load_into
 from ckpt.reader import open_checkpoint as open
 from ckpt.records import TensorRecord
 from ckpt.repairing import repair
+from ckpt.retention import Retention, keep, latest, steps_to_keep
 from ckpt.signatures import Statement, StatementKind
 from ckpt.signing import Signer, sign, signer, unsign
 from ckpt.summary import Summary, inspect
@@ -106,6 +108,7 @@ __all__ = [
     "NotACheckpointError",
     "Pending",
     "Report",
+    "Retention",
     "RootMismatchError",
     "SignatureError",
     "Signer",
@@ -128,7 +131,9 @@ __all__ = [
     "convert",
     "diff",
     "inspect",
+    "keep",
     "keygen",
+    "latest",
     "load",
     "load_into",
     "open",
@@ -139,6 +144,7 @@ __all__ = [
     "save_async",
     "sign",
     "signer",
+    "steps_to_keep",
     "unsign",
     "verify",
 ]

@@ -71,8 +71,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     repair.add_argument("--root", help="the root that must be there; a bad manifest is restored only for one")
     _add_trust(repair)
+    _add_retention(commands)
     _add_signing(commands)
     return parser
+
+
+def _add_retention(commands: Any) -> None:
+    latest = _command(commands, "latest", _latest, "tell the checkpoint of the highest step in a folder")
+    keep = _command(commands, "keep", _keep, "remove the checkpoints of a folder but for the newest ones")
+    for command in (latest, keep):
+        command.add_argument("folder", type=Path, help="where a run's checkpoints stand, step-10, step-20 and so on")
+        command.add_argument("--prefix", default="", help="what their names begin with, where runs share the folder")
+    keep.add_argument("--newest", type=int, required=True, metavar="N", help="how many of the highest steps stay")
+    keep.add_argument("--every", type=int, metavar="STEPS", help="multiples of this stay for good")
+    keep.add_argument("--dry-run", action="store_true", help="tell what would be removed, and remove nothing")
 
 
 def _add_signing(commands: Any) -> None:
@@ -205,6 +217,27 @@ def _adopt(options: argparse.Namespace) -> Result:
 
 def _convert(options: argparse.Namespace) -> Result:
     return _made(options.out, ckpt.convert(options.path, options.out, progress=progress_bar()))
+
+
+def _latest(options: argparse.Namespace) -> Result:
+    found = ckpt.latest(options.folder, prefix=options.prefix)
+    if found is None:
+        return 1, {"path": None}, f"{options.folder}: no checkpoint whose name ends in a number"
+    return 0, {"path": str(found)}, str(found)
+
+
+def _keep(options: argparse.Namespace) -> Result:
+    done = ckpt.keep(
+        options.folder,
+        newest=options.newest,
+        every=options.every,
+        prefix=options.prefix,
+        dry_run=options.dry_run,
+    )
+    facts = {"kept": [str(path) for path in done.kept], "removed": [str(path) for path in done.removed]}
+    verb = "would remove" if options.dry_run else "removed"
+    lines = [f"keeps {path}" for path in done.kept] + [f"{verb} {path}" for path in done.removed]
+    return 0, {**facts, "dry_run": options.dry_run}, "\n".join(lines) or f"{options.folder}: no checkpoints"
 
 
 def _made(where: Path, manifest: ckpt.Manifest) -> Result:
