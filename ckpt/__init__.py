@@ -34,12 +34,18 @@ What others wrote comes in without a pickle being trusted, and what went bad is 
     >>> ckpt.convert("old.pt", "runs/0")                                # read in a child process with limits
     >>> ckpt.repair("runs/1/step-20", "https://host/step-20")           # fetches the bad chunks alone
 
+Processes that train one model together save and load it through ``torch.distributed.checkpoint`` with the writer,
+reader and planners of ``ckpt.distributed``, which is imported when asked for. Each writes its own pieces.
+
+    >>> ckpt.consolidate("runs/2/step-10", "runs/2/whole")              # doctest: +SKIP
+
 What a reader sees is the old state, the new state, or nothing: folders are written beside their place and renamed
 into it. The package stands alone: torch, protobuf, hashes and Ed25519, nothing else of Treering. Formats, byte by byte:
 ``docs/formats/checkpoint.md`` and ``docs/formats/delta.md``. Command line: ``python -m ckpt --help``.
 """
 
 from ckpt.adopting import adopt
+from ckpt.consolidating import consolidate
 from ckpt.converting import convert
 from ckpt.delta import Delta
 from ckpt.delta_reader import apply
@@ -128,6 +134,7 @@ __all__ = [
     "WrongSubjectError",
     "adopt",
     "apply",
+    "consolidate",
     "convert",
     "diff",
     "inspect",

@@ -61,6 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     convert = _command(commands, "convert", _convert, "write a checkpoint of a .pt, .npz or DCP folder, under limits")
     convert.add_argument("path", type=Path, help="a torch.save file, an .npz, or a folder that DCP wrote")
     convert.add_argument("out", type=Path, help="the checkpoint folder to be")
+    consolidate = _command(commands, "consolidate", _consolidate, "write a checkpoint in pieces in its plain form")
+    consolidate.add_argument("path", type=Path, help="a checkpoint folder")
+    consolidate.add_argument("out", type=Path, help="the checkpoint folder to be")
+    _add_trust(consolidate)
     repair = _command(commands, "repair", _repair, "fetch what is bad from a good copy, and only that")
     repair.add_argument("path", type=Path, help="a checkpoint folder, or an adopted file")
     repair.add_argument(
@@ -238,6 +242,11 @@ def _keep(options: argparse.Namespace) -> Result:
     verb = "would remove" if options.dry_run else "removed"
     lines = [f"keeps {path}" for path in done.kept] + [f"{verb} {path}" for path in done.removed]
     return 0, {**facts, "dry_run": options.dry_run}, "\n".join(lines) or f"{options.folder}: no checkpoints"
+
+
+def _consolidate(options: argparse.Namespace) -> Result:
+    made = ckpt.consolidate(options.path, options.out, trust=_trust(options), progress=progress_bar())
+    return _made(options.out, made)
 
 
 def _made(where: Path, manifest: ckpt.Manifest) -> Result:

@@ -80,6 +80,7 @@ def _apply(base: Payload, folder: Folder, out: Path | str, trust: Trust | None, 
     return write(
         out,
         records=target.tensors,
+        pieces=target.pieces,
         sources=storages,
         state=target.state,
         metadata=target.metadata,

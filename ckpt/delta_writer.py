@@ -184,15 +184,15 @@ class _Pairing:
     """Which storage of the base a storage of the target comes from: the same content, else the same name."""
 
     def __init__(self, base: Manifest) -> None:
-        self._manifest = base
+        self._by_view = {(view.name, view.piece_at): view.storage for users in base.users for view in users}
         self._by_digest = {chunks.digest(): index for index, chunks in reversed(list(enumerate(base.storages)))}
 
     def same_content(self, chunks: Chunks) -> int | None:
         return self._by_digest.get(chunks.digest())
 
     def same_name(self, users: Sequence[TensorRecord]) -> int | None:
-        found = (self._manifest.by_name.get(tensor.name) for tensor in users)
-        return next((tensor.storage for tensor in found if tensor is not None), None)
+        found = (self._by_view.get((tensor.name, tensor.piece_at)) for tensor in users)
+        return next((storage for storage in found if storage is not None), None)
 
 
 def _storage(

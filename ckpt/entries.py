@@ -11,7 +11,8 @@ def named(users: Sequence[TensorRecord], size: int) -> tuple[TensorRecord, ...]:
     """The tensors that stand for a storage of ``size`` bytes, by offset; none when they cannot tile it.
 
     In state order each contiguous tensor of a dtype that safetensors names is taken unless it overlaps one taken
-    before; where these leave a gap, one tensor that covers the whole storage is taken instead.
+    before; where these leave a gap, one tensor that covers the whole storage is taken instead. A piece is never taken:
+    under the tensor's name, other readers would meet a part of it.
     """
     able = [tensor for tensor in users if _is_able(tensor, len(users))]
     if len(able) == 1:
@@ -30,5 +31,5 @@ def named(users: Sequence[TensorRecord], size: int) -> tuple[TensorRecord, ...]:
 
 
 def _is_able(tensor: TensorRecord, users: int) -> bool:
-    lies_in_order = tensor.is_contiguous or is_permuted(tensor, users)
+    lies_in_order = tensor.piece_at is None and (tensor.is_contiguous or is_permuted(tensor, users))
     return lies_in_order and BY_NAME[tensor.dtype].safetensors is not None and tensor.name != "__metadata__"

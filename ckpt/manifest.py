@@ -11,7 +11,7 @@ from functools import cached_property
 
 from ckpt.digests import Chunks, Encoder, text
 from ckpt.entries import named
-from ckpt.records import TensorRecord, users_of
+from ckpt.records import PieceRecord, TensorRecord, users_of, views_of
 from ckpt.state import Node
 from ckpt.state_digest import state_digest
 
@@ -56,6 +56,8 @@ class Manifest:
         metadata: Free text by key; part of the seal.
         producer: Who wrote it; outside every digest.
         adopted: Whether the files were written by others and lie as they came; outside every digest.
+        pieces: The boxes that tensors were stored in by several writers, sorted by tensor and offsets. The root covers
+            how a tensor was cut (docs/decisions/0011-pieces-have-a-root-of-their-own.md).
     """
 
     storages: tuple[Chunks, ...]
@@ -67,6 +69,7 @@ class Manifest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     producer: Mapping[str, str] = field(default_factory=dict)
     adopted: bool = False
+    pieces: tuple[PieceRecord, ...] = ()
 
     @cached_property
     def root(self) -> str:
@@ -80,6 +83,9 @@ class Manifest:
 
     @cached_property
     def root_digest(self) -> bytes:
+        if self.pieces:
+            encoder = Encoder("treering/pieced-root/v1").raw(self.weights_digest).raw(self.pieces_digest)
+            return encoder.raw(self.state_digest).digest()
         return Encoder("treering/root/v1").raw(self.weights_digest).raw(self.state_digest).digest()
 
     @cached_property
@@ -104,6 +110,14 @@ class Manifest:
         return encoder.digest()
 
     @cached_property
+    def pieces_digest(self) -> bytes:
+        encoder = Encoder("treering/pieces/v1").integer(len(self.pieces))
+        named = ((self.tensors[piece.tensor].name, piece) for piece in self.pieces)
+        for name, piece in sorted(named, key=lambda pair: (pair[0].encode("utf-8"), pair[1].offsets)):
+            encoder.string(name).integers(piece.offsets).integers(piece.sizes).integer(piece.storage)
+        return encoder.digest()
+
+    @cached_property
     def by_name(self) -> dict[str, TensorRecord]:
         """Tensor name → record, in state order."""
         return {tensor.name: tensor for tensor in self.tensors}
@@ -114,8 +128,21 @@ class Manifest:
 
     @cached_property
     def users(self) -> tuple[tuple[TensorRecord, ...], ...]:
-        """The tensors of each storage, in state order."""
-        return users_of(self.tensors, len(self.storages))
+        """The tensors of each storage, in state order; of a tensor in pieces, the piece."""
+        return users_of(views_of(self.tensors, self.pieces), len(self.storages))
+
+    @cached_property
+    def pieces_of(self) -> dict[str, tuple[PieceRecord, ...]]:
+        """Tensor name → its pieces, sorted by offsets; only tensors that have some."""
+        found: dict[str, list[PieceRecord]] = {}
+        for piece in self.pieces:
+            found.setdefault(self.tensors[piece.tensor].name, []).append(piece)
+        return {name: tuple(pieces) for name, pieces in found.items()}
+
+    def storages_of(self, name: str) -> tuple[int, ...]:
+        """The storages that hold a tensor: one, or as many as it has pieces."""
+        pieces = self.pieces_of.get(name)
+        return (self.by_name[name].storage,) if pieces is None else tuple(piece.storage for piece in pieces)
 
     @cached_property
     def entries(self) -> tuple[tuple[TensorRecord, ...], ...]:
@@ -129,5 +156,12 @@ class Manifest:
 
     def owner(self, storage: int) -> str:
         """The storage in words, for messages: the tensors that view it."""
-        names = [f"'{tensor.name}'" for tensor in self.users[storage]]
+        names = [_described(tensor) for tensor in self.users[storage]]
         return f"the storage of {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+
+
+def _described(view: TensorRecord) -> str:
+    if view.piece_at is None:
+        return f"'{view.name}'"
+    box = ", ".join(f"{start}:{start + size}" for start, size in zip(view.piece_at, view.shape, strict=True))
+    return f"the piece [{box}] of '{view.name}'"

@@ -161,7 +161,7 @@ def _source(group: list[_Placed], records: list[TensorRecord], *, start: int) ->
     tensor = group[0].tensor
     if not (len(group) == 1 and records[0].is_contiguous):
         if is_permuted(records[0], len(records)):
-            return Source(size_bytes=size, blocks=lambda: _rejoin(_rows(tensor)))
+            return Source(size_bytes=size, blocks=lambda: rejoin(_rows(tensor)))
         if not _covered(group, start):
             return Source(size_bytes=size, blocks=lambda: _gathered(group, start, size))
     return Source(size_bytes=size, blocks=lambda: _direct(tensor, start, size), flat=lambda: _flat(tensor, start, size))
@@ -260,7 +260,7 @@ def _rows(tensor: Tensor) -> Iterator[memoryview]:
         yield from _rows(piece if rows > 1 else piece[0])
 
 
-def _rejoin(pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+def rejoin(pieces: Iterator[memoryview]) -> Iterator[memoryview]:
     """The same bytes in blocks of whole chunks."""
     rest = bytearray()
     for piece in pieces:

@@ -14,16 +14,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ckpt.digests import CHUNK_BYTES
-from ckpt.dtypes import bits, torch_dtype
 from ckpt.errors import NotACheckpointError, RootMismatchError
 from ckpt.folder import Folder, reading
 from ckpt.manifest import Manifest
 from ckpt.names import MANIFEST_NAME
-from ckpt.payload import Payload, check_all, faults_in_attachment, faults_in_storage, open_payload
-from ckpt.records import TensorRecord, contiguous_strides, is_permuted
+from ckpt.payload import Payload, check_all, faults_in_attachment, open_payload
+from ckpt.records import TensorRecord
 from ckpt.signatures import Statement
 from ckpt.state import unflatten
+from ckpt.tensors import Tensors
 from ckpt.trust import Trust, Trusted, as_trust
 
 Verify = Literal["none", "crc32", "lazy", "sha256"]
@@ -163,9 +162,7 @@ class Checkpoint:
 
     def __init__(self, payload: Payload, *, lazy: bool) -> None:
         self._payload: Payload | None = payload
-        self._lazy = lazy
-        self._proved: set[tuple[int, int]] = set()
-        self._bases: dict[int, Tensor] = {}
+        self._tensors: Tensors | None = Tensors(payload, algorithm="sha256" if lazy else None)
         self.manifest: Manifest = payload.manifest
         self.path: Path = payload.folder
         self.accepted: Statement | None = payload.accepted  # what a trusted key states of it, where trust was given
@@ -197,27 +194,17 @@ class Checkpoint:
             KeyError: no tensor of that name.
             CorruptChunkError: a chunk differs from the manifest.
         """
-        record = self._record(name)
-        self._prove(record.storage, record.offset, record.offset + record.extent_bytes)
-        return self._tensor(record)
+        return self._open_tensors().whole(self._record(name))
 
     def slice(self, name: str, index: int | slice) -> Tensor:
-        """Rows of one tensor; of a contiguous one only the chunks under these rows are proved and read.
+        """Rows of one tensor; of a contiguous one, or one in pieces, only the chunks under them are proved and read.
 
         Args:
             name: A tensor with at least one dimension.
             index: Into its first dimension.
         """
         record = self._record(name)
-        rows = range(record.shape[0])[index]
-        touched = rows if isinstance(rows, range) else range(rows, rows + 1)
-        if record.is_contiguous and len(touched):
-            row = record.strides[0] * record.item_bytes
-            first, last = min(touched[0], touched[-1]), max(touched[0], touched[-1])
-            self._prove(record.storage, record.offset + first * row, record.offset + (last + 1) * row)
-        else:
-            self._prove(record.storage, record.offset, record.offset + record.extent_bytes)
-        return self._tensor(record)[index]
+        return self._open_tensors().rows(record, index)
 
     def attachment(self, path: str) -> Path:
         """The file of an attachment, proved by SHA-256 as it is now.
@@ -243,8 +230,7 @@ class Checkpoint:
 
     def close(self) -> None:
         """Let go of the files; tensors that were handed out keep their memory."""
-        self._payload = None
-        self._bases.clear()
+        self._payload = self._tensors = None
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -261,22 +247,16 @@ class Checkpoint:
             raise NotACheckpointError(self.path, "a checkpoint that this program has closed")
         return self._payload
 
+    def _open_tensors(self) -> Tensors:
+        self._opened()
+        assert self._tensors is not None, "both go when it is closed"
+        return self._tensors
+
     def _record(self, name: str) -> TensorRecord:
         try:
             return self.manifest.by_name[name]
         except KeyError:
             raise KeyError(f"'{self.path}' has no tensor '{name}'; keys() lists those it has") from None
-
-    def _prove(self, storage: int, start: int, end: int) -> None:
-        if not self._lazy:
-            return
-        if is_permuted(self.manifest.users[storage][0], len(self.manifest.users[storage])):
-            start, end = 0, self.manifest.storages[storage].size_bytes
-        for chunk in range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES)):
-            if (storage, chunk) not in self._proved:
-                for fault in faults_in_storage(self._opened(), storage, "sha256", chunks=range(chunk, chunk + 1)):
-                    raise fault
-                self._proved.add((storage, chunk))
 
     def _prove_all(self, level: Verify, storages: list[int] | None = None) -> None:
         if level == "none":
@@ -284,46 +264,11 @@ class Checkpoint:
         for fault in check_all(self._opened(), "crc32" if level == "crc32" else "sha256", storages):
             raise fault
 
-    def _tensor(self, record: TensorRecord) -> Tensor:
-        """A view of the storage's one base; of a row-major copy of a permuted tensor, the tensor in its layout."""
-        dtype, users = torch_dtype(record.dtype), len(self.manifest.users[record.storage])
-        if users == 1 and record.is_contiguous and record.storage not in self._bases:
-            alone = _alone(self._opened().storage(record.storage), dtype, record)
-            if alone is not None:
-                return alone
-        base = self._base(record.storage)
-        if is_permuted(record, users):
-            rows = _view(base, dtype, 0, record.shape, contiguous_strides(record.shape))
-            placed = torch.empty_strided(record.shape, record.strides, dtype=dtype, device=base.device)
-            bits(placed).copy_(bits(rows))
-            return placed
-        return _view(base, dtype, record.offset // record.item_bytes, record.shape, record.strides)
-
-    def _base(self, storage: int) -> Tensor:
-        if storage not in self._bases:
-            view = self._opened().storage(storage)
-            base = torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
-            widest = max(record.item_bytes for record in self.manifest.users[storage])
-            self._bases[storage] = base if base.data_ptr() % widest == 0 else base.clone()
-        return self._bases[storage]
-
     def _load(self, level: Verify, device: torch.device, keys: Collection[str] | None) -> Any:
         wanted = self.keys() if keys is None else list(keys)
         records = [self._record(name) for name in wanted]
-        self._prove_all("sha256" if level == "lazy" else level, sorted({record.storage for record in records}))
-        if device.type != "cpu":
-            self._bases = {record.storage: self._base(record.storage).to(device) for record in records}
-        tensors = {record.name: self._tensor(record) for record in records}
+        storages = sorted({storage for name in wanted for storage in self.manifest.storages_of(name)})
+        self._prove_all("sha256" if level == "lazy" else level, storages)
+        made = Tensors(self._opened(), algorithm=None, device=device)
+        tensors = {record.name: made.whole(record) for record in records}
         return tensors if keys is not None else unflatten(self.manifest.state, tensors)
-
-
-def _alone(view: memoryview, dtype: torch.dtype, record: TensorRecord) -> Tensor | None:
-    """The tensor over all of its storage, without a base between; None when it is empty or not aligned."""
-    if not record.size_bytes:
-        return None
-    flat = torch.frombuffer(view, dtype=dtype)
-    return flat.view(record.shape) if flat.data_ptr() % record.item_bytes == 0 else None
-
-
-def _view(base: Tensor, dtype: torch.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, shape, strides)

@@ -17,7 +17,8 @@ MAX_DIMENSIONS = 64
 class TensorRecord:
     """One tensor as a view of storage number ``storage``.
 
-    ``strides`` count elements, ``offset`` bytes from the storage's start. The other fields follow from these:
+    ``strides`` count elements, ``offset`` bytes from the storage's start. ``piece_at`` is set where this is not the
+    whole tensor but the box of it that begins there (:func:`views_of`). The other fields follow from these:
     ``item_bytes`` is 0 for a dtype outside the table, ``extent_bytes`` reach from the first to the last element.
     """
 
@@ -27,6 +28,7 @@ class TensorRecord:
     strides: tuple[int, ...]
     offset: int
     storage: int
+    piece_at: tuple[int, ...] | None = None
 
     item_bytes: int = field(init=False, repr=False, compare=False)
     size_bytes: int = field(init=False, repr=False, compare=False)
@@ -43,6 +45,16 @@ class TensorRecord:
         object.__setattr__(self, "size_bytes", size_bytes)
         object.__setattr__(self, "extent_bytes", extent_bytes)
         object.__setattr__(self, "is_contiguous", is_contiguous)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceRecord:
+    """A box of tensor number ``tensor`` (``offsets`` and ``sizes`` in elements), row-major in a storage of its own."""
+
+    tensor: int
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    storage: int
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -105,6 +117,31 @@ def is_permuted(record: TensorRecord, users: int) -> bool:
     channels-last weight: readers of safetensors then see it under its name.
     """
     return users == 1 and record.offset == 0 and not record.is_contiguous and is_dense(record.shape, record.strides)
+
+
+def views_of(tensors: Sequence[TensorRecord], pieces: Sequence[PieceRecord]) -> Sequence[TensorRecord]:
+    """What views the storages: tensors, and of each one in pieces its pieces."""
+    if not pieces:
+        return tensors
+    of_tensor: dict[int, list[PieceRecord]] = {}
+    for piece in pieces:
+        of_tensor.setdefault(piece.tensor, []).append(piece)
+    views: list[TensorRecord] = []
+    for number, tensor in enumerate(tensors):
+        views += [_view(tensor, piece) for piece in of_tensor[number]] if number in of_tensor else [tensor]
+    return views
+
+
+def _view(tensor: TensorRecord, piece: PieceRecord) -> TensorRecord:
+    return TensorRecord(
+        name=tensor.name,
+        dtype=tensor.dtype,
+        shape=piece.sizes,
+        strides=contiguous_strides(piece.sizes),
+        offset=0,
+        storage=piece.storage,
+        piece_at=piece.offsets,
+    )
 
 
 def users_of(tensors: Sequence[TensorRecord], storages: int) -> tuple[tuple[TensorRecord, ...], ...]:

@@ -24,7 +24,8 @@ from ckpt.names import (
     check_attachment_paths,
     payload_kind,
 )
-from ckpt.records import MAX_DIMENSIONS, TensorRecord, normal_strides
+from ckpt.piece_rules import check_pieces
+from ckpt.records import MAX_DIMENSIONS, TensorRecord, normal_strides, views_of
 from ckpt.shards import kind_of, place_order
 from ckpt.state import TENSORS, Kind, Node
 from ckpt.state_rules import check_state
@@ -43,11 +44,12 @@ def check(manifest: Manifest, *, stored: bool = True) -> None:
     Raises:
         FormatError: with the path to the first fault.
     """
-    records = len(manifest.storages) + len(manifest.tensors) + len(manifest.state)
+    records = len(manifest.storages) + len(manifest.tensors) + len(manifest.state) + len(manifest.pieces)
     if records > MAX_RECORDS:
-        raise FormatError("manifest", f"{records} storages, tensors and nodes", f"at most {MAX_RECORDS}")
+        raise FormatError("manifest", f"{records} storages, tensors, nodes and pieces", f"at most {MAX_RECORDS}")
     for index, storage in enumerate(manifest.storages):
         _check_chunks(storage, f"manifest.storages[{index}]")
+    check_pieces(manifest)
     _check_tensors(manifest)
     _check_extents(manifest)
     check_state(manifest.state)
@@ -81,8 +83,9 @@ def _check_tensors(manifest: Manifest) -> None:
             raise FormatError(where, "a second tensor of that name or a long name", "unique names up to 4 KiB")
         seen.add(tensor.name)
         _check_tensor(tensor, manifest, where)
-    by_name = sorted((tensor.name.encode("utf-8"), tensor.storage) for tensor in manifest.tensors)
-    order = dict.fromkeys(storage for _, storage in by_name)
+    views = views_of(manifest.tensors, manifest.pieces)
+    by_name = sorted((view.name.encode("utf-8"), view.piece_at or (), view.storage) for view in views)
+    order = dict.fromkeys(storage for *_, storage in by_name)
     if list(order) != list(range(len(manifest.storages))):
         raise FormatError("manifest.storages", "another order", "the order of first use by the tensors sorted by name")
 
@@ -101,7 +104,7 @@ def _check_tensor(tensor: TensorRecord, manifest: Manifest, where: str) -> None:
     if tensor.offset % tensor.item_bytes:
         raise FormatError(where, f"offset {tensor.offset}", f"a multiple of {tensor.item_bytes}")
     end = tensor.offset + tensor.extent_bytes
-    if end > manifest.storages[tensor.storage].size_bytes:
+    if tensor.name not in manifest.pieces_of and end > manifest.storages[tensor.storage].size_bytes:
         raise FormatError(
             where, f"bytes up to {end}", f"within its storage of {manifest.storages[tensor.storage].size_bytes} bytes"
         )
@@ -179,6 +182,8 @@ def _check_adopted(manifest: Manifest) -> None:
     indexed = INDEX_NAME in names
     if len(set(names)) != len(names) or not payload or (len(payload) > 1 and not indexed):
         raise FormatError("manifest.files", f"files {', '.join(names)[:200]}", f"one, or several and {INDEX_NAME}")
+    if manifest.pieces:
+        raise FormatError("manifest.pieces", "pieces in files that others wrote", "whole tensors")
     for index, users in enumerate(manifest.users):
         plain = len(users) == 1 and users[0].offset == 0 and users[0].is_contiguous
         if not plain or users[0].dtype not in ADOPTABLE:

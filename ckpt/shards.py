@@ -6,10 +6,10 @@ that other loaders never meet an unexpected key. Headers follow from the manifes
 and compares, so a name that was swapped in a header is found.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from ckpt.dtypes import BY_NAME
 from ckpt.entries import named
@@ -25,31 +25,44 @@ _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One payload file to be: its storages in the order in which they lie, and their first bytes."""
+    """One payload file to be: its storages in the order in which they lie, and their first bytes.
+
+    ``writer`` says whose it is, where several processes write.
+    """
 
     kind: str
     header: bytes
     storages: tuple[int, ...]
     offsets: tuple[int, ...]
+    writer: int = 0
 
 
-def plan(tensors: Sequence[TensorRecord], sizes: Sequence[int], *, shard_bytes: int = SHARD_BYTES) -> tuple[Shard, ...]:
+def plan(
+    views: Sequence[TensorRecord],
+    sizes: Sequence[int],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    writers: Sequence[int] | None = None,
+) -> tuple[Shard, ...]:
     """Distribute storages over files, by size and by header size, in canonical order.
 
     Args:
-        tensors: All records.
+        views: All records; of tensors in pieces, the pieces.
         sizes: Bytes of each storage.
         shard_bytes: A file closes before it would grow beyond this; one larger storage still is one file.
+        writers: Who writes each storage, so that no file has two; one for all of them unless stated.
     """
-    users = users_of(tensors, len(sizes))
+    users = users_of(views, len(sizes))
     entries = [named(users[index], size) for index, size in enumerate(sizes)]
+    own = writers if writers is not None else [0] * len(sizes)
     shards = []
-    for kind in (WEIGHTS, EXTRA):
-        members = [index for index, kept in enumerate(entries) if kind_of(kept) == kind]
+    for kind, writer in itertools.product((WEIGHTS, EXTRA), sorted(set(own))):
+        members = [index for index, kept in enumerate(entries) if kind_of(kept) == kind and own[index] == writer]
         for group in _divide(members, sizes, users, shard_bytes):
             order = tuple(sorted(group, key=lambda index: place_order(index, sizes[index])))
             header = header_bytes(kind, order, sizes, users, entries)
-            shards.append(Shard(kind=kind, header=header, storages=order, offsets=_offsets(order, sizes, len(header))))
+            offsets = _offsets(order, sizes, len(header))
+            shards.append(Shard(kind=kind, header=header, storages=order, offsets=offsets, writer=writer))
     return tuple(shards)
 
 
@@ -75,7 +88,7 @@ def _divide(
 
 
 def _offsets(order: Sequence[int], sizes: Sequence[int], start: int) -> tuple[int, ...]:
-    return tuple(accumulate((sizes[index] for index in order[:-1]), initial=start))
+    return tuple(itertools.accumulate((sizes[index] for index in order[:-1]), initial=start))
 
 
 def place_order(index: int, size: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from ckpt.signatures import Signed, Statement, StatementKind, signatures_in, sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Counts and names for people; sizes in bytes.
+    """Counts and names for people; sizes in bytes. ``pieces`` are those of tensors that several writers stored.
 
     ``claims`` is what the signatures beside it say of themselves. Nothing here verifies them: ``ckpt.verify`` with
     ``trust`` does.
@@ -23,6 +23,7 @@ class Summary:
     root: str
     seal: str
     tensors: int
+    pieces: int
     parameters: int
     payload_bytes: int
     chunks: int
@@ -54,6 +55,7 @@ def _summarize(path: Path, manifest: Manifest, signatures: Sequence[Signed]) -> 
         root=manifest.root,
         seal=manifest.seal,
         tensors=len(manifest.tensors),
+        pieces=len(manifest.pieces),
         parameters=sum(tensor.size_bytes // tensor.item_bytes for tensor in manifest.tensors),
         payload_bytes=manifest.payload_bytes,
         chunks=sum(len(storage.crc32) for storage in manifest.storages),

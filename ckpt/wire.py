@@ -17,7 +17,7 @@ from ckpt.digests import SHA256_BYTES, Chunks, chunk_count, sha256
 from ckpt.errors import FormatError, VersionError
 from ckpt.manifest import FORMAT_VERSION, Attachment, FileRecord, Manifest, Placement
 from ckpt.proto import checkpoint_pb2 as pb
-from ckpt.records import MAX_DIMENSIONS, TensorRecord
+from ckpt.records import MAX_DIMENSIONS, PieceRecord, TensorRecord
 from ckpt.state import Kind, Node
 
 MAX_BODY_BYTES = 512 << 20
@@ -119,6 +119,8 @@ def manifest_message(manifest: Manifest) -> pb.Manifest:
         message.metadata.add(key=key, value=value)
     for key, value in sorted(manifest.producer.items()):
         message.producer.add(key=key, value=value)
+    for piece in manifest.pieces:
+        message.pieces.add(tensor=piece.tensor, offsets=piece.offsets, sizes=piece.sizes, storage=piece.storage)
     return message
 
 
@@ -155,6 +157,7 @@ def manifest_value(message: pb.Manifest, *, whole: bool = True) -> Manifest:
         metadata=_entries(message.metadata, "manifest.metadata"),
         producer=_entries(message.producer, "manifest.producer"),
         adopted=message.adopted,
+        pieces=tuple(_piece(piece) for piece in message.pieces),
     )
 
 
@@ -184,6 +187,18 @@ def _tensor(message: pb.Tensor) -> TensorRecord:
         strides=tuple(message.strides),
         offset=message.offset,
         storage=message.storage,
+    )
+
+
+def _piece(message: pb.Piece) -> PieceRecord:
+    if len(message.sizes) > MAX_DIMENSIONS or len(message.sizes) != len(message.offsets):
+        raise FormatError(
+            "manifest.pieces",
+            f"{len(message.offsets)} offsets, {len(message.sizes)} sizes",
+            f"as many of each, at most {MAX_DIMENSIONS}",
+        )
+    return PieceRecord(
+        tensor=message.tensor, offsets=tuple(message.offsets), sizes=tuple(message.sizes), storage=message.storage
     )
 
 

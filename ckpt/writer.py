@@ -6,7 +6,7 @@ whatever the model's size.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from ckpt.manifest import Attachment, FileRecord, Manifest, Placement
 from ckpt.memory import BLOCK_BYTES, Blocks, Source
 from ckpt.names import INDEX_NAME, MANIFEST_NAME, WEIGHTS, check_attachment_paths
 from ckpt.payload import read_manifest
-from ckpt.records import TensorRecord
+from ckpt.records import PieceRecord, TensorRecord, views_of
 from ckpt.rules import check
 from ckpt.shards import SHARD_BYTES, Shard, index_bytes, plan
 from ckpt.signatures import Signatures, Signed, StatementKind, write_signatures
@@ -142,7 +142,7 @@ def prepare(
         sources=sources,
         state=nodes,
         metadata=dict(metadata or {}),
-        attachments={name: _file_blocks(Path(source)) for name, source in (attachments or {}).items()},
+        attachments={name: file_blocks(Path(source)) for name, source in (attachments or {}).items()},
         shard_bytes=shard_bytes,
         signer=None if sign is None else as_signer(sign),
         overwrite=overwrite,
@@ -158,6 +158,7 @@ def write(
     state: tuple[Node, ...],
     metadata: Mapping[str, str],
     attachments: Mapping[str, Blocks],
+    pieces: Sequence[PieceRecord] = (),
     producer: Mapping[str, str] | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
@@ -169,10 +170,10 @@ def write(
 
     ``accept`` and ``signatures`` may refuse the result before it is put in place.
     """
-    shards = plan(records, [source.size_bytes for source in sources], shard_bytes=shard_bytes)
+    sizes = [source.size_bytes for source in sources]
+    shards = plan(views_of(records, pieces), sizes, shard_bytes=shard_bytes)
     check_attachment_paths(attachments)
-    total = sum(source.size_bytes for source in sources)
-    with staged(path, overwrite=overwrite, owns=foreign) as folder, Hasher(total, progress) as hasher:
+    with staged(path, overwrite=overwrite, owns=foreign) as folder, Hasher(sum(sizes), progress) as hasher:
         files, placements, storages = _write_shards(folder, shards, sources, hasher)
         manifest = Manifest(
             storages=tuple(storages),
@@ -180,17 +181,29 @@ def write(
             tensors=tuple(records),
             state=state,
             files=tuple(files),
-            attachments=_write_attachments(folder, attachments, hasher),
+            attachments=write_attachments(folder, attachments, hasher),
             metadata=dict(metadata),
             producer=dict(producer if producer is not None else PRODUCER),
+            pieces=tuple(pieces),
         )
-        manifest = _write_index(folder, manifest)
-        check(manifest)
-        if accept is not None:
-            accept(manifest)
-        write_file(folder / MANIFEST_NAME, manifest_to_bytes(manifest))
-        write_signatures(folder, Signatures(own=tuple(signatures(manifest))))
-    return manifest
+        return complete(folder, manifest, accept=accept, signatures=signatures)
+
+
+def complete(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    accept: Callable[[Manifest], None] | None = None,
+    signatures: Callable[[Manifest], Sequence[Signed]] = lambda _: (),
+) -> Manifest:
+    """Put index, manifest and signatures beside the files of a folder that is not in place yet."""
+    whole = _write_index(folder, manifest)
+    check(whole)
+    if accept is not None:
+        accept(whole)
+    write_file(folder / MANIFEST_NAME, manifest_to_bytes(whole))
+    write_signatures(folder, Signatures(own=tuple(signatures(whole))))
+    return whole
 
 
 def foreign(folder: Path) -> str | None:
@@ -223,27 +236,46 @@ def _write_shards(
     placements = [Placement(file=0, offset=0)] * len(sources)
     storages = [Chunks(size_bytes=0, crc32=(), sha256=b"")] * len(sources)
     for number, shard in enumerate(shards):
-        temporary = folder / f"{shard.kind}.{number}"
-        with durable(temporary) as file:
-            file.write(shard.header)
-            for index, offset in zip(shard.storages, shard.offsets, strict=True):
-                chunks = hasher.pour(sources[index].blocks(), file)
-                if chunks.size_bytes != sources[index].size_bytes:
-                    raise CorruptFileError(
-                        folder=folder,
-                        file=temporary.name,
-                        what=f"the bytes of storage {index}",
-                        found=str(chunks.size_bytes),
-                        expected=str(sources[index].size_bytes),
-                    )
-                placements[index], storages[index] = Placement(file=number, offset=offset), chunks
-            size = file.tell()
-        name = _file_name(shard, number, [storages[index] for index in shard.storages])
-        os.rename(temporary, folder / name)
-        files.append(
-            FileRecord(name=name, size_bytes=size, header_bytes=len(shard.header), header_sha256=sha256(shard.header))
-        )
+        record, written = write_shard(folder, number, shard, [sources[index] for index in shard.storages], hasher)
+        files.append(record)
+        for index, offset, chunks in zip(shard.storages, shard.offsets, written, strict=True):
+            placements[index], storages[index] = Placement(file=number, offset=offset), chunks
     return files, placements, storages
+
+
+def write_shard(
+    folder: Path, number: int, shard: Shard, sources: Iterable[Source], hasher: Hasher
+) -> tuple[FileRecord, list[Chunks]]:
+    """Write one payload file, number ``number`` of the checkpoint, and fsync it.
+
+    Args:
+        folder: Where it goes.
+        number: Counts files from 0.
+        shard: What goes into it.
+        sources: Its storages, in the order in which they lie.
+        hasher: Takes the digests.
+    """
+    temporary = folder / f"{shard.kind}.{number}"
+    written: list[Chunks] = []
+    with durable(temporary) as file:
+        file.write(shard.header)
+        for index, source in zip(shard.storages, sources, strict=True):
+            chunks = hasher.pour(source.blocks(), file)
+            if chunks.size_bytes != source.size_bytes:
+                raise CorruptFileError(
+                    folder=folder,
+                    file=temporary.name,
+                    what=f"the bytes of storage {index}",
+                    found=str(chunks.size_bytes),
+                    expected=str(source.size_bytes),
+                )
+            written.append(chunks)
+        size = file.tell()
+    name = _file_name(shard, number, written)
+    os.rename(temporary, folder / name)
+    header = shard.header
+    record = FileRecord(name=name, size_bytes=size, header_bytes=len(header), header_sha256=sha256(header))
+    return record, written
 
 
 def _file_name(shard: Shard, number: int, storages: Sequence[Chunks]) -> str:
@@ -261,7 +293,7 @@ def _write_index(folder: Path, manifest: Manifest) -> Manifest:
     return replace(manifest, files=(*manifest.files, record))
 
 
-def _write_attachments(folder: Path, attachments: Mapping[str, Blocks], hasher: Hasher) -> tuple[Attachment, ...]:
+def write_attachments(folder: Path, attachments: Mapping[str, Blocks], hasher: Hasher) -> tuple[Attachment, ...]:
     written = []
     for name in sorted(attachments, key=lambda name: name.encode("utf-8")):
         target = folder / name
@@ -276,7 +308,7 @@ def held_in_memory(attachments: Mapping[str, Blocks]) -> dict[str, Blocks]:
     return {name: partial(iter, list(blocks())) for name, blocks in attachments.items()}
 
 
-def _file_blocks(source: Path) -> Blocks:
+def file_blocks(source: Path) -> Blocks:
     if not source.is_file():
         raise DestinationError(f"attachment '{source}' is no file; expected an existing one.", path=source)
 

@@ -46,6 +46,7 @@ def test_ckpt_exports_these_names() -> None:
     assert functions == {
         "adopt",
         "apply",
+        "consolidate",
         "convert",
         "diff",
         "inspect",

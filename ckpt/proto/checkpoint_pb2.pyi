@@ -51,7 +51,7 @@ KIND_PARAMETER: Kind
 KIND_NDARRAY: Kind
 
 class Manifest(_message.Message):
-    __slots__ = ("format_version", "storages", "tensors", "state", "files", "attachments", "metadata", "producer", "adopted")
+    __slots__ = ("format_version", "storages", "tensors", "state", "files", "attachments", "metadata", "producer", "adopted", "pieces")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     STORAGES_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class Manifest(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     storages: _containers.RepeatedCompositeFieldContainer[Storage]
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
@@ -70,7 +71,8 @@ class Manifest(_message.Message):
     metadata: _containers.RepeatedCompositeFieldContainer[Entry]
     producer: _containers.RepeatedCompositeFieldContainer[Entry]
     adopted: bool
-    def __init__(self, format_version: _Optional[int] = ..., storages: _Optional[_Iterable[_Union[Storage, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., state: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ..., metadata: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., producer: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., adopted: _Optional[bool] = ...) -> None: ...
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    def __init__(self, format_version: _Optional[int] = ..., storages: _Optional[_Iterable[_Union[Storage, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., state: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ..., metadata: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., producer: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., adopted: _Optional[bool] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
 
 class Storage(_message.Message):
     __slots__ = ("size", "crc32", "sha256", "file", "offset")
@@ -101,6 +103,18 @@ class Tensor(_message.Message):
     offset: int
     storage: int
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., storage: _Optional[int] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("tensor", "offsets", "sizes", "storage")
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    tensor: int
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    storage: int
+    def __init__(self, tensor: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., storage: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("kind", "count", "data", "name", "requires_grad")

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 import ckpt
 from ckpt.__main__ import main
+from tests.ckpt.pieces import rows, save_in_pieces
 
 
 @pytest.fixture
@@ -61,6 +62,18 @@ def test_verify_exits_with_1_on_a_fault_and_lists_it(pair: Path, capsys: pytest.
 
     *_, last = capsys.readouterr().out.splitlines()
     assert json.loads(last)["faults"][0]["error"] == "CorruptChunkError"
+
+
+def test_pieces_are_counted_and_made_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_in_pieces({"w": torch.arange(6.0)}, tmp_path / "c", {"w": rows((6,), 2, 4)})
+
+    assert main(["inspect", str(tmp_path / "c"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pieces"] == 3
+    assert main(["consolidate", str(tmp_path / "c"), str(tmp_path / "whole")]) == 0
+
+    root = ckpt.save({"w": torch.arange(6.0)}, tmp_path / "plain").root
+    assert root in capsys.readouterr().out
+    assert root == ckpt.read_manifest(tmp_path / "whole").root
 
 
 def test_a_file_is_adopted_and_its_root_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
