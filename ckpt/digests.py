@@ -90,8 +90,9 @@ def split(view: memoryview) -> Iterator[memoryview]:
         yield view[start : start + CHUNK_BYTES]
 
 
-def crc32(data: Buffer) -> int:
-    return isal_zlib.crc32(data)
+def crc32(data: Buffer, before: int = 0) -> int:
+    """CRC-32 of ``data``, or of what has the CRC-32 ``before`` and ``data`` after it."""
+    return isal_zlib.crc32(data, before)
 
 
 def sha256(data: Buffer) -> bytes:

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -66,39 +67,36 @@ class Folder:
             raise FormatError(str(self.place / name), f"more than {at_most} bytes", f"at most {at_most} bytes")
         return data
 
-    def view(self, name: str, *, size_bytes: int, mapped: bool = True) -> memoryview:
-        """The bytes of a file as writable private memory: a change stays in this process.
+    def view(self, name: str, *, size_bytes: int) -> memoryview:
+        """The bytes of a file, mapped as writable private memory: a change stays in this process.
 
         Args:
             name: Relative to the folder.
             size_bytes: What it must hold.
-            mapped: Map it (pages are read when touched); False reads it now.
 
         Raises:
             CorruptFileError: it is missing, no regular file, or of another size.
         """
+        with self._file(name, size_bytes) as file:
+            return _map(file.fileno(), size_bytes)
+
+    def unread(self, name: str, *, size_bytes: int) -> "Unread":
+        """A file whose bytes will be copied into memory part by part; arguments and errors as of :meth:`view`."""
+        file = self._file(name, size_bytes)
+        # Anonymous memory, so that the pages are aligned as mapped ones are.
+        view = memoryview(mmap.mmap(-1, size_bytes) if size_bytes else bytearray())
+        return Unread(folder=self, name=name, file=file, view=view)
+
+    def _file(self, name: str, size_bytes: int) -> FileIO:
         try:
-            file = open_regular(name, self.descriptor)
+            file = FileIO(open_regular(name, self.descriptor))
         except OSError as error:
             raise self._no_file(name, error) from None
-        try:
-            found = os.fstat(file).st_size
-            if found != size_bytes:
-                raise self.fault(name, "the size", f"{found} bytes", f"{size_bytes} bytes")
-            return _map(file, found) if mapped or found == 0 else self._read(name, file, found)
-        finally:
-            os.close(file)
-
-    def _read(self, name: str, file: int, size: int) -> memoryview:
-        # Anonymous memory, so that the pages are aligned as mapped ones are.
-        view = memoryview(mmap.mmap(-1, size))
-        done = 0
-        while done < size:
-            count = os.preadv(file, [view[done:]], done)
-            if count == 0:
-                raise self.fault(name, "the size", f"{done} bytes", f"{size} bytes")
-            done += count
-        return view
+        found = os.fstat(file.fileno()).st_size
+        if found != size_bytes:
+            file.close()
+            raise self.fault(name, "the size", f"{found} bytes", f"{size_bytes} bytes")
+        return file
 
     def fault(self, name: str, what: str, found: str, expected: str) -> CorruptFileError:
         """The error that names a file of this folder."""
@@ -120,6 +118,32 @@ class Folder:
             return not os.path.samestat(os.stat(self.place), os.fstat(self.descriptor))
         except FileNotFoundError:
             return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """An open file, and private memory for its bytes, which is zeros where it was not read yet."""
+
+    folder: Folder
+    name: str
+    file: FileIO
+    view: memoryview
+
+    def read(self, start: int, end: int) -> None:
+        """Copy bytes of the file to their place in memory.
+
+        Raises:
+            CorruptFileError: the file has become shorter.
+        """
+        while start < end:
+            count = os.preadv(self.file.fileno(), [self.view[start:end]], start)
+            if count == 0:
+                raise self.folder.fault(self.name, "the size", f"{start} bytes", f"{len(self.view)} bytes")
+            start += count
+
+    def close(self) -> None:
+        """Close the file; the memory stays."""
+        self.file.close()
 
 
 def reading(path: Path | str, read: Callable[[Folder], T], *, expected: str) -> T:

@@ -5,17 +5,20 @@ where someone asks, by all cores where it is many of them; how a file may be ope
 :mod:`ckpt.folder`.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from ckpt.adopted_header import Header, parse, stated
 from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, crc32, sha256
 from ckpt.errors import CorruptChunkError, FormatError
-from ckpt.folder import Folder, forget, reading
+from ckpt.folder import Folder, Unread, forget, reading
 from ckpt.manifest import Attachment, FileRecord, Manifest
 from ckpt.names import MANIFEST_NAME, manifest_beside
 from ckpt.rules import check
@@ -25,6 +28,9 @@ from ckpt.trust import Trust, accepted
 from ckpt.wire import MAX_FILE_BYTES, manifest_from_bytes
 
 Algorithm = Literal["crc32", "sha256"]
+Fill = Callable[[int, int], None]  # reads the bytes from one place to another, end excluded
+
+_BLOCK_BYTES = 256 << 10
 _TASK_BYTES = 16 * CHUNK_BYTES  # enough to keep a thread busy, few enough to share a large storage
 
 
@@ -53,6 +59,7 @@ def manifest_in(folder: Folder) -> Manifest:
 class Payload:
     """A manifest and the memory of its files, in the order of ``manifest.files``.
 
+    ``unread`` are the files where they are not mapped: a storage is zeros until :meth:`fill` has read it.
     ``attachments`` are those of the manifest, in its order, and ``signatures`` those beside it, where they were asked
     for; ``accepted`` is the statement that a trusted key made, where one was to be there.
     """
@@ -60,6 +67,7 @@ class Payload:
     folder: Path
     manifest: Manifest
     files: tuple[memoryview, ...]
+    unread: tuple[Unread, ...] = ()
     attachments: tuple[memoryview, ...] = ()
     signatures: tuple[Signed, ...] = ()
     accepted: Statement | None = None
@@ -67,6 +75,16 @@ class Payload:
     def storage(self, index: int) -> memoryview:
         place, size = self.manifest.placements[index], self.manifest.storages[index].size_bytes
         return self.files[place.file][place.offset : place.offset + size]
+
+    def fill(self, index: int, start: int, end: int) -> None:
+        """Read some bytes of a storage into its memory; where files are not mapped."""
+        place = self.manifest.placements[index]
+        self.unread[place.file].read(place.offset + start, place.offset + end)
+
+    def close(self) -> None:
+        """Close the files that were to be read; the memory stays."""
+        for unread in self.unread:
+            unread.close()
 
 
 def open_payload(
@@ -81,7 +99,7 @@ def open_payload(
 
     Args:
         path: The folder.
-        mapped: Map the files (pages are read when touched); False reads them into memory now.
+        mapped: Map the files (pages are read when touched); False gives memory that is to be filled.
         attachments: Open the attachments too.
         signatures: Read the signatures too.
         trust: Whose signature must be there; checked before a payload file is opened.
@@ -98,10 +116,13 @@ def open_payload(
         signed = signatures_in(folder, StatementKind.CHECKPOINT).own if signatures or trust is not None else ()
         statement = None if trust is None else accepted_checkpoint(signed, trust, manifest, folder)
         headers = expected_headers(manifest)
+        unread = () if mapped else _unread_files(folder, manifest, headers)
         return Payload(
             folder=folder.path,
             manifest=manifest,
-            files=tuple(open_file(folder, record, headers[record.name], mapped=mapped) for record in manifest.files),
+            files=tuple(file.view for file in unread)
+            or tuple(open_file(folder, record, headers[record.name]) for record in manifest.files),
+            unread=unread,
             attachments=tuple(
                 folder.view(item.path, size_bytes=item.chunks.size_bytes)
                 for item in (manifest.attachments if attachments else ())
@@ -123,15 +144,32 @@ def expected_headers(manifest: Manifest) -> Mapping[str, bytes | Header]:
     return stated(manifest) if manifest.adopted else headers_of(manifest)
 
 
-def open_file(folder: Folder, record: FileRecord, header: bytes | Header, *, mapped: bool = True) -> memoryview:
-    """One payload file, its header compared with the expected one; that of an adopted file is parsed for it."""
-    view = folder.view(record.name, size_bytes=record.size_bytes, mapped=mapped)
-    found = view[: record.header_bytes]
+def open_file(folder: Folder, record: FileRecord, header: bytes | Header) -> memoryview:
+    """One payload file, mapped; its header compared with the expected one, that of an adopted file parsed for it."""
+    view = folder.view(record.name, size_bytes=record.size_bytes)
+    _check_header(folder, record, view[: record.header_bytes], header)
+    return view
+
+
+def _unread_files(folder: Folder, manifest: Manifest, headers: Mapping[str, bytes | Header]) -> tuple[Unread, ...]:
+    """The payload files with only their headers read, and compared as by :func:`open_file`."""
+    with ExitStack() as stack:
+        files = tuple(
+            stack.enter_context(closing(folder.unread(record.name, size_bytes=record.size_bytes)))
+            for record in manifest.files
+        )
+        for file, record in zip(files, manifest.files, strict=True):
+            file.read(0, record.header_bytes)
+            _check_header(folder, record, file.view[: record.header_bytes], headers[record.name])
+        stack.pop_all()
+    return files
+
+
+def _check_header(folder: Folder, record: FileRecord, found: memoryview, header: bytes | Header) -> None:
     if sha256(found) != record.header_sha256:
         raise folder.fault(record.name, "the header", f"sha256 {sha256(found).hex()}", record.header_sha256.hex())
     if (found if isinstance(header, bytes) else _parsed(folder, record, found)) != header:
         raise folder.fault(record.name, "the header", "other names, shapes or places", "those of the manifest")
-    return view
 
 
 def _parsed(folder: Folder, record: FileRecord, header: memoryview) -> Header:
@@ -156,6 +194,7 @@ def faults_in_storage(
         shift=place.offset,
         owner=lambda: manifest.owner(index),
         chunks=chunks,
+        fill=partial(payload.fill, index) if payload.unread else None,
     )
 
 
@@ -188,11 +227,13 @@ def _faults_in(
     shift: int,
     owner: Callable[[], str],
     chunks: range,
+    fill: Fill | None = None,
 ) -> Iterator[CorruptChunkError]:
     """Compare a run of bytes with its digests; ``shift`` is its place in the file, for messages."""
     for chunk in chunks:
         start, end = chunk_range(chunk, expected.size_bytes)
-        found, wanted = _digests(view[start:end], expected, chunk, algorithm)
+        found = _digest(_blocks(view, start, end, fill), algorithm)
+        wanted = f"{expected.crc32[chunk]:08x}" if algorithm == "crc32" else expected.sha256_of(chunk).hex()
         if found != wanted:
             yield CorruptChunkError(
                 owner=owner(),
@@ -207,20 +248,37 @@ def _faults_in(
             )
 
 
-def _digests(data: memoryview, expected: Chunks, chunk: int, algorithm: Algorithm) -> tuple[str, str]:
-    if algorithm == "crc32":
-        return f"{crc32(data):08x}", f"{expected.crc32[chunk]:08x}"
-    return sha256(data).hex(), expected.sha256_of(chunk).hex()
+def _blocks(view: memoryview, start: int, end: int, fill: Fill | None) -> Iterator[memoryview]:
+    """A chunk as it lies; where it is to be read first, in blocks that are in the cache still when they are hashed."""
+    if fill is None:
+        yield view[start:end]
+        return
+    for low in range(start, end, _BLOCK_BYTES):
+        high = min(low + _BLOCK_BYTES, end)
+        fill(low, high)
+        yield view[low:high]
+
+
+def _digest(blocks: Iterator[memoryview], algorithm: Algorithm) -> str:
+    if algorithm == "sha256":
+        sha = hashlib.sha256()
+        for block in blocks:
+            sha.update(block)
+        return sha.hexdigest()
+    crc = 0
+    for block in blocks:
+        crc = crc32(block, crc)
+    return f"{crc:08x}"
 
 
 def check_all(
-    payload: Payload, algorithm: Algorithm, indices: Sequence[int] | None = None, *, keep: bool = True
+    payload: Payload, algorithm: Algorithm | None, indices: Sequence[int] | None = None, *, keep: bool = True
 ) -> Iterator[CorruptChunkError]:
-    """Faults of many storages, found by all cores; in storage order.
+    """Faults of many storages, found by all cores; in storage order. What was not read yet is read for it.
 
     Args:
         payload: What to look at.
-        algorithm: Which digests to compare.
+        algorithm: Which digests to compare; None reads alone.
         indices: Storages; all by default.
         keep: Whether the pages will be used; False lets go of them, so that memory stays bounded.
     """
@@ -237,9 +295,13 @@ def check_all(
 _Part = tuple[int, range]  # a storage and some of its chunks
 
 
-def _faults(payload: Payload, algorithm: Algorithm, parts: list[_Part], keep: bool) -> list[CorruptChunkError]:
+def _faults(payload: Payload, algorithm: Algorithm | None, parts: list[_Part], keep: bool) -> list[CorruptChunkError]:
     faults: list[CorruptChunkError] = []
     for index, chunks in parts:
+        if algorithm is None:
+            size = payload.manifest.storages[index].size_bytes
+            payload.fill(index, chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size))
+            continue
         faults += faults_in_storage(payload, index, algorithm, chunks=chunks)
         if not keep:
             forget(payload.storage(index)[chunks.start * CHUNK_BYTES : chunks.stop * CHUNK_BYTES])

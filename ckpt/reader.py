@@ -7,6 +7,8 @@ trusted key must have signed what lies there and SHA-256 proves all that is expo
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -18,7 +20,7 @@ from ckpt.errors import NotACheckpointError, RootMismatchError
 from ckpt.folder import Folder, reading
 from ckpt.manifest import Manifest
 from ckpt.names import MANIFEST_NAME
-from ckpt.payload import Payload, check_all, faults_in_attachment, open_payload
+from ckpt.payload import Algorithm, Payload, check_all, faults_in_attachment, open_payload
 from ckpt.records import TensorRecord
 from ckpt.signatures import Statement
 from ckpt.state import unflatten
@@ -28,6 +30,7 @@ from ckpt.trust import Trust, Trusted, as_trust
 Verify = Literal["none", "crc32", "lazy", "sha256"]
 VERIFY_LEVELS = ("none", "crc32", "lazy", "sha256")
 PROVING_LEVELS = ("lazy", "sha256")
+_ALGORITHMS: dict[str, Algorithm | None] = {"none": None, "crc32": "crc32", "sha256": "sha256"}
 
 
 def load(
@@ -64,8 +67,8 @@ def load(
     trusted = as_trust(trust)
     default = "crc32" if trusted is None else "sha256"
     level = _level(default if verify is None else verify, trusted)
-    with _opened(path, root=root, trust=trusted, mmap=mmap, lazy=False) as checkpoint:
-        return checkpoint._load(level, torch.device(device), keys)
+    with closing(_payload(path, root=root, trust=trusted, mmap=mmap)) as payload:
+        return Checkpoint(payload, lazy=False)._load("sha256" if level == "lazy" else level, torch.device(device), keys)
 
 
 def load_into(
@@ -133,17 +136,25 @@ def open_checkpoint(
     """
     trusted = as_trust(trust)
     level = _level(verify, trusted)
-    checkpoint = _opened(path, root=root, trust=trusted, mmap=mmap, lazy=level == "lazy")
-    if level in ("crc32", "sha256"):
-        checkpoint._prove_all(level)
-    return checkpoint
+    with closing(_payload(path, root=root, trust=trusted, mmap=mmap)) as payload:
+        _check(payload, "none" if level == "lazy" else level)
+    return Checkpoint(replace(payload, unread=()), lazy=level == "lazy")
 
 
-def _opened(path: Path | str, *, root: str | None, trust: Trust | None, mmap: bool, lazy: bool) -> "Checkpoint":
+def _payload(path: Path | str, *, root: str | None, trust: Trust | None, mmap: bool) -> Payload:
     payload = open_payload(path, mapped=mmap, trust=trust)
     if root is not None and payload.manifest.root != root:
+        payload.close()
         raise RootMismatchError(path=Path(path), found=payload.manifest.root, expected=root)
-    return Checkpoint(payload, lazy=lazy)
+    return payload
+
+
+def _check(payload: Payload, level: Verify, storages: list[int] | None = None) -> None:
+    """Check storages, all by default, and read them where they are not mapped."""
+    if level == "none" and not payload.unread:
+        return
+    for fault in check_all(payload, _ALGORITHMS[level], storages):
+        raise fault
 
 
 def _level(verify: str, trust: Trust | None) -> Verify:
@@ -258,17 +269,11 @@ class Checkpoint:
         except KeyError:
             raise KeyError(f"'{self.path}' has no tensor '{name}'; keys() lists those it has") from None
 
-    def _prove_all(self, level: Verify, storages: list[int] | None = None) -> None:
-        if level == "none":
-            return
-        for fault in check_all(self._opened(), "crc32" if level == "crc32" else "sha256", storages):
-            raise fault
-
     def _load(self, level: Verify, device: torch.device, keys: Collection[str] | None) -> Any:
         wanted = self.keys() if keys is None else list(keys)
         records = [self._record(name) for name in wanted]
         storages = sorted({storage for name in wanted for storage in self.manifest.storages_of(name)})
-        self._prove_all("sha256" if level == "lazy" else level, storages)
+        _check(self._opened(), level, storages)
         made = Tensors(self._opened(), algorithm=None, device=device)
         tensors = {record.name: made.whole(record) for record in records}
         return tensors if keys is not None else unflatten(self.manifest.state, tensors)
