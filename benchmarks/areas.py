@@ -10,6 +10,7 @@ from benchmarks.plan import Stage
 Area = Callable[[bool], tuple[Stage, ...]]  # is it quick? → stages
 
 AREAS: Final[dict[str, str]] = {
+    "ckpt": "benchmarks.checkpoints:stages",
     "pipeline": "benchmarks.pipeline:stages",
 }
 

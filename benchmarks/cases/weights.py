@@ -7,10 +7,15 @@ TENSOR_BYTES = 8 << 20
 HEAD_SHARE = 64  # the head is 1/64 of the weights
 
 
-def mixed_state(size_bytes: int) -> dict[str, Tensor]:
-    """Tensors of random bits in turn float32 and bfloat16, of 8 MiB and one rest; nothing here depends on values."""
+def mixed_state(size_bytes: int, *, tensor_bytes: int = TENSOR_BYTES) -> dict[str, Tensor]:
+    """Tensors of random bits in turn float32 and bfloat16, and one rest; nothing here depends on values.
+
+    Args:
+        size_bytes: Of all tensors, a multiple of 4.
+        tensor_bytes: Of each but the last, a multiple of 4.
+    """
     generator = torch.Generator().manual_seed(0)
-    sizes = [min(TENSOR_BYTES, size_bytes - start) for start in range(0, size_bytes, TENSOR_BYTES)]
+    sizes = [min(tensor_bytes, size_bytes - start) for start in range(0, size_bytes, tensor_bytes)]
     return {
         f"layers.{number}.weight": torch.empty(size // 4, dtype=torch.int32)
         .random_(generator=generator)
