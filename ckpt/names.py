@@ -4,6 +4,7 @@ Nothing that a manifest names is joined to a path before it passed here: a paylo
 attachment a relative, normalised path that collides with none of the format's own.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
@@ -69,9 +70,11 @@ def check_attachment_paths(paths: Iterable[str]) -> None:
     files = set(paths)
     for path in files:
         _check_attachment_path(path)
-        for parent in PurePosixPath(path).parents:
-            if str(parent) in files:
-                raise FormatError(f"attachment '{path[:80]}'", f"a file at '{str(parent)[:80]}'", "a folder there")
+    # With NUL between its parts, which no path holds, a path comes right before those inside it.
+    for outer, inner in itertools.pairwise(sorted(path.replace("/", "\0") for path in files)):
+        if inner.startswith(f"{outer}\0"):
+            outer, inner = (path.replace("\0", "/")[:80] for path in (outer, inner))
+            raise FormatError(f"attachment '{inner}'", f"a file at '{outer}'", "a folder there")
 
 
 def _check_attachment_path(path: str) -> None:

@@ -60,10 +60,8 @@ def _check_sharing(
 ) -> None:
     """Tensors share the storages of pieces only when they are tied: equal in dtype, shape and every piece."""
     mine = manifest.tensors[pieces[0].tensor]
-    for piece in pieces:
-        others = owners.setdefault(piece.storage, pieces)
-        if others is pieces:
-            continue
+    found = (owners.setdefault(piece.storage, pieces) for piece in pieces)
+    for others in {others[0].tensor: others for others in found if others is not pieces}.values():
         theirs = manifest.tensors[others[0].tensor]
         tied = [(_box(piece), piece.storage) for piece in pieces] == [(_box(piece), piece.storage) for piece in others]
         if not tied or (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):

@@ -205,8 +205,11 @@ def _check_coverage(manifest: Manifest, order: Sequence[int]) -> None:
         reached[place.file] += manifest.storages[index].size_bytes
         held[place.file] = True
     for record, end, holds in zip(manifest.files, reached, held, strict=True):
-        if record.size_bytes != end or len(record.header_sha256) != SHA256_BYTES:
+        if record.size_bytes != end:
             raise FormatError(f"manifest.files['{record.name}']", f"{record.size_bytes} bytes", f"{end} bytes")
+        if len(record.header_sha256) != SHA256_BYTES:
+            found = f"a SHA-256 of {len(record.header_sha256)} bytes"
+            raise FormatError(f"manifest.files['{record.name}']", found, f"{SHA256_BYTES}")
         if holds == (record.name == INDEX_NAME) and (holds or not manifest.adopted):
             raise FormatError(
                 f"manifest.files['{record.name}']", "no storage, or one in the index", "storages in payload"

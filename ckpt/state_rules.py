@@ -4,6 +4,7 @@ Without the second, bytes could hide in fields that no digest covers, and one st
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ from ckpt.state import (
     encode_scalar,
 )
 
+MAX_ALIKE = 64  # numbers of one hash among the keys of a mapping: a search meets all of them
+_HASH_MODULUS = 2**61 - 1  # Python's hash of a number is the rest, so a file could hold a million of one hash
 _FIXED_BYTES = {Kind.NONE: 0, Kind.BOOL: 1, Kind.FLOAT: 8, Kind.COMPLEX: 16}
 _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}(:(0|[1-9][0-9]{0,2}))?")
 _COUNTED = frozenset(SEQUENCES) | frozenset(MAPPINGS)
@@ -65,13 +68,19 @@ def _check(nodes: Sequence[Node], place: int, depth: int) -> int:
 def _check_pairs(nodes: Sequence[Node], place: int, depth: int, count: int) -> int:
     keys: set[object] = set()
     encoded: set[tuple[Kind, bytes]] = set()
+    alike: Counter[int] = Counter()
     for number in range(1, count + 1):
         key = nodes[place] if place < len(nodes) else None
         if key is None or key.kind not in KEYS:
             raise FormatError("manifest.state", "a missing key or one that is no scalar", "a scalar key for each value")
         _check_node(key)
         place = _check(nodes, place + 1, depth + 1)
-        keys.add(decode_scalar(key))
+        value = decode_scalar(key)
+        if key.kind is Kind.INT:
+            alike[value % _HASH_MODULUS] += 1
+            if alike[value % _HASH_MODULUS] > MAX_ALIKE:
+                raise FormatError("manifest.state", f"more than {MAX_ALIKE} keys that hash alike", "at most as many")
+        keys.add(value)
         encoded.add((key.kind, key.data))
         if len(keys) != number or len(encoded) != number:  # 1, 1.0 and True are three encodings, but one key of a dict
             raise FormatError("manifest.state", "a key that stands twice in one mapping", "each key once")

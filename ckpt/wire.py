@@ -14,8 +14,10 @@ from google.protobuf.message import DecodeError, Message
 
 from ckpt.bounds import check_records
 from ckpt.digests import SHA256_BYTES, Chunks, chunk_count, sha256
+from ckpt.dtypes import BY_NAME
 from ckpt.errors import FormatError, VersionError
 from ckpt.manifest import FORMAT_VERSION, Attachment, FileRecord, Manifest, Placement
+from ckpt.piece_rules import MAX_PIECES
 from ckpt.proto import checkpoint_pb2 as pb
 from ckpt.records import MAX_DIMENSIONS, PieceRecord, TensorRecord
 from ckpt.state import Kind, Node
@@ -137,11 +139,12 @@ def manifest_value(message: pb.Manifest, *, whole: bool = True) -> Manifest:
     """
     if message.format_version != FORMAT_VERSION:
         raise VersionError("manifest.format_version", str(message.format_version), str(FORMAT_VERSION))
+    _check_counts(message)
     return Manifest(
+        state=tuple(_node(node) for node in message.state),
+        tensors=tuple(_tensor(tensor) for tensor in message.tensors),
         storages=tuple(_chunks(storage, whole=whole) for storage in message.storages),
         placements=tuple(Placement(file=storage.file, offset=storage.offset) for storage in message.storages),
-        tensors=tuple(_tensor(tensor) for tensor in message.tensors),
-        state=tuple(_node(node) for node in message.state),
         files=tuple(
             FileRecord(
                 name=record.name,
@@ -159,6 +162,23 @@ def manifest_value(message: pb.Manifest, *, whole: bool = True) -> Manifest:
         adopted=message.adopted,
         pieces=tuple(_piece(piece) for piece in message.pieces),
     )
+
+
+def _check_counts(message: pb.Manifest) -> None:
+    """Refuse records that belong to nothing while they are messages: as values they take ten times the memory."""
+    storages, pieces = len(message.storages), len(message.pieces)
+    tensors, nodes = len(message.tensors), len(message.state)
+    if tensors > nodes or storages > tensors + pieces or pieces > tensors * MAX_PIECES:
+        found = f"{nodes} nodes for {tensors} tensors, {pieces} pieces and {storages} storages"
+        raise FormatError(
+            "manifest", found, "a node for each tensor, a tensor for each piece, one of both for a storage"
+        )
+    for what, names in (
+        ("files", [record.name for record in message.files]),
+        ("attachments", [item.path for item in message.attachments]),
+    ):
+        if len(set(names)) != len(names):
+            raise FormatError(f"manifest.{what}", "a name twice", "each name once")
 
 
 def _chunks(message: pb.Storage | pb.Attachment, *, whole: bool) -> Chunks:
@@ -180,7 +200,7 @@ def _tensor(message: pb.Tensor) -> TensorRecord:
             f"{len(message.shape)} sizes, {len(message.strides)} strides",
             f"as many of each, at most {MAX_DIMENSIONS}",
         )
-    return TensorRecord(
+    record = TensorRecord(
         name=message.name,
         dtype=message.dtype,
         shape=tuple(message.shape),
@@ -188,6 +208,10 @@ def _tensor(message: pb.Tensor) -> TensorRecord:
         offset=message.offset,
         storage=message.storage,
     )
+    if not record.item_bytes:
+        where = f"manifest.tensors['{message.name[:80]}']"
+        raise FormatError(where, f"dtype '{message.dtype[:40]}'", f"one of {', '.join(BY_NAME)}")
+    return record
 
 
 def _piece(message: pb.Piece) -> PieceRecord:
@@ -217,7 +241,11 @@ def _node(message: pb.Node) -> Node:
 
 
 def _entries(message: Iterable[pb.Entry], where: str) -> Mapping[str, str]:
-    entries = [(entry.key, entry.value) for entry in message]
-    if entries != sorted(dict(entries).items()):
-        raise FormatError(where, "keys out of order or twice", "each key once, sorted")
-    return dict(entries)
+    entries: dict[str, str] = {}
+    last = ""
+    for number, entry in enumerate(message):
+        if number and entry.key <= last:
+            raise FormatError(where, "keys out of order or twice", "each key once, sorted")
+        last = entry.key
+        entries[last] = entry.value
+    return entries

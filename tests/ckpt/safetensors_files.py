@@ -10,7 +10,7 @@ import torch
 from ckpt.digests import sha256
 from ckpt.proto import checkpoint_pb2
 from ckpt.wire import MANIFEST_MAGIC
-from tests.ckpt.hostile import rewrite
+from tests.hostile.edits import rewrite
 
 Header = dict[str, Any]
 

@@ -13,7 +13,7 @@ from ckpt.folder import reading
 from ckpt.keys import key_id
 from ckpt.proto import signatures_pb2
 from ckpt.signatures import SIGNATURES_MAGIC, Signatures, Signed, preauthenticated, signatures_in, to_bytes
-from tests.ckpt.hostile import Edit, rewrite
+from tests.hostile.edits import Edit, rewrite
 
 # Keys of the tests: whoever reads this can sign with them.
 OLD, NEW, FOREIGN = (Ed25519PrivateKey.from_private_bytes(bytes([value]) * 32) for value in (1, 2, 3))

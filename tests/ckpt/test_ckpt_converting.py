@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from ckpt.conversion import dcp as dcp_folder
 from ckpt.conversion import npz, torch_file
 from tests.ckpt.equality import same
 from tests.ckpt.foreign_files import Payload, dcp_metadata, saved, write_metadata
+from tests.hostile.lying_imports import pickled, place
 
 
 def training_state() -> dict[str, Any]:
@@ -88,52 +88,6 @@ def test_a_value_that_a_checkpoint_cannot_hold_is_named(tmp_path: Path) -> None:
         torch_file.convert(tmp_path / "x.pt", tmp_path / "c", None)
 
 
-def _repacked(path: Path, change: Callable[[zipfile.ZipFile, zipfile.ZipFile], None]) -> None:
-    """Write an archive anew."""
-    old = path.rename(path.with_suffix(".old"))
-    with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
-        change(source, target)
-
-
-def _deflated(source: zipfile.ZipFile, target: zipfile.ZipFile) -> None:
-    for entry in source.infolist():
-        target.writestr(entry.filename, source.read(entry), zipfile.ZIP_DEFLATED)
-
-
-def _overlapping(source: zipfile.ZipFile, target: zipfile.ZipFile) -> None:
-    """Many names for the same bytes: what a directory of megabytes can make of a small file."""
-    for entry in source.infolist():
-        target.writestr(entry.filename, source.read(entry))
-    first = target.infolist()[0]
-    for number in range(4000):
-        copy = zipfile.ZipInfo(f"archive/data/{number + 100}")
-        copy.header_offset, copy.CRC, copy.file_size, copy.compress_size = first.header_offset, first.CRC, 10**9, 10**9
-        target.filelist.append(copy)
-
-
-TORCH_LIES: dict[str, Callable[[Path], object]] = {
-    "an empty one": lambda path: path.write_bytes(b""),
-    "a truncated one": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "its first bytes": lambda path: os.truncate(path, 4),
-    "one of zeros": lambda path: path.write_bytes(bytes(1000)),
-    "a text": lambda path: path.write_text("hello"),
-    "a compressed one": lambda path: _repacked(path, _deflated),
-    "one of entries without end": lambda path: _repacked(path, _overlapping),
-    "one without a pickle": lambda path: _repacked(path, lambda _, target: target.writestr("archive/version", "3")),
-}
-
-
-@pytest.mark.parametrize("lie", TORCH_LIES)
-def test_a_file_that_torch_did_not_write_is_refused(lie: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    torch.save({"w": torch.ones(1000)}, path)
-    TORCH_LIES[lie](path)
-
-    with pytest.raises(ckpt.FormatError, match=r"x\.pt"):
-        torch_file.convert(path, tmp_path / "c", None)
-    assert not (tmp_path / "c").exists()
-
-
 def test_a_small_pickle_of_endless_values_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each list holds the one before twice: 2^60 values in a kilobyte."""
     monkeypatch.setattr(state, "MAX_RECORDS", 10_000)
@@ -153,18 +107,10 @@ def test_a_pickle_that_asks_for_more_memory_than_its_size_allows_is_refused(
     monkeypatch.setattr(converting, "_MEMORY_BYTES", 2 << 30)
     monkeypatch.setattr(converting, "_MEMORY_BYTES_PER_THREAD", 32 << 20)
     torch.save(bytearray(b"size"), tmp_path / "x.pt")
-    _repacked(tmp_path / "x.pt", _with_pickle(b"\x80\x02c__builtin__\nbytearray\n\x8a\x05" + bytes(4) + b"\x02\x85R."))
+    pickled(lambda _: b"\x80\x02c__builtin__\nbytearray\n\x8a\x05" + bytes(4) + b"\x02\x85R.")(tmp_path / "x.pt")
 
     with pytest.raises(ckpt.ConversionError, match=r"more than \d+ bytes of memory"):
         ckpt.convert(tmp_path / "x.pt", tmp_path / "c")
-
-
-def _with_pickle(data: bytes) -> Callable[[zipfile.ZipFile, zipfile.ZipFile], None]:
-    def change(source: zipfile.ZipFile, target: zipfile.ZipFile) -> None:
-        for entry in source.infolist():
-            target.writestr(entry.filename, data if entry.filename.endswith("data.pkl") else source.read(entry))
-
-    return change
 
 
 def test_a_child_that_takes_too_long_is_ended_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,52 +178,6 @@ def test_an_array_of_objects_is_refused_and_never_unpickled(tmp_path: Path) -> N
     assert not (tmp_path / "marker").exists()
 
 
-def _with_entry(data: bytes, name: str = "x.npy") -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(name, data)
-
-    return write
-
-
-def _npy(shape: str, size: int, descr: str = "<f4") -> bytes:
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(size)
-
-
-def _flipped(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[600] ^= 1
-    path.write_bytes(data)
-
-
-NPZ_LIES: dict[str, Callable[[Path], object]] = {
-    "a truncated one": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "a flipped bit": _flipped,
-    "more than it may unpack to": lambda path: np.savez_compressed(path, x=np.zeros(1 << 20)),
-    "another file in it": _with_entry(b"x", "x.txt"),
-    "an array without a header": _with_entry(b"x"),
-    "a header of another version": _with_entry(b"\x93NUMPY\7\0" + bytes(90)),
-    "a header that is code": _with_entry(_npy("(__import__('os').mkdir('marker'),)", 4)),
-    "fewer bytes than its shape": _with_entry(_npy("(9,)", 35)),
-    "more bytes than its shape": _with_entry(_npy("(9,)", 37)),
-    "a negative shape": _with_entry(_npy("(-1, -9)", 36)),
-    "a shape that overflows": _with_entry(_npy("(4294967296, 4294967296)", 0)),
-    "bytes the other way round": _with_entry(_npy("(9,)", 36, ">f4")),
-    "fields": _with_entry(_npy("(9,)", 36, "|V4")),
-}
-
-
-@pytest.mark.parametrize("lie", NPZ_LIES)
-def test_an_npz_that_numpy_did_not_write_is_refused(lie: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", x=np.arange(900))
-    NPZ_LIES[lie](tmp_path / "x.npz")
-
-    with pytest.raises(ckpt.FormatError):
-        npz.convert(tmp_path / "x.npz", tmp_path / "c", None, most_bytes=1 << 20)
-    assert not (tmp_path / "c").exists()
-
-
 # --- torch.distributed.checkpoint -----------------------------------------------------------------------------------
 
 
@@ -321,68 +221,6 @@ def test_a_payload_in_an_item_of_dcp_is_refused_and_never_runs(tmp_path: Path) -
     with pytest.raises(ckpt.FormatError, match=r"asks for 'posix\.mkdir'"):
         dcp_folder.convert(tmp_path / "dcp", tmp_path / "c", None)
     assert not (tmp_path / "marker").exists()
-
-
-def place(stated: Any, key: str) -> Any:
-    return next(info for index, info in stated.storage_data.items() if index.fqn == key)
-
-
-def tensor(stated: Any) -> Any:
-    return stated.state_dict_metadata["w"]
-
-
-def put(item: Any, **attributes: object) -> None:
-    item.__dict__.update(attributes)
-
-
-DCP_LIES: dict[str, Callable[[Any], object]] = {
-    "a path upwards": lambda m: put(place(m, "n"), relative_path="../secret"),
-    "an absolute path": lambda m: put(place(m, "n"), relative_path="/etc/passwd"),
-    "the folder above": lambda m: put(place(m, "n"), relative_path=".."),
-    "a path that is no text": lambda m: put(place(m, "n"), relative_path=7),
-    "bytes beyond its file": lambda m: put(place(m, "n"), offset=10**9),
-    "a negative offset": lambda m: put(place(m, "n"), offset=-1),
-    "an endless length": lambda m: put(place(m, "n"), length=2**62),
-    "an offset that is no number": lambda m: put(place(m, "n"), offset="0"),
-    "a transformed item": lambda m: put(place(m, "n"), transform_descriptors=["zstd"]),
-    "no place": lambda m: m.storage_data.clear(),
-    "a gap": lambda m: tensor(m).chunks.pop(),
-    "an overlap": lambda m: put(tensor(m).chunks[1], offsets=torch.Size([0, 0])),
-    "a piece twice": lambda m: tensor(m).chunks.append(tensor(m).chunks[0]),
-    "a piece outside": lambda m: put(tensor(m), size=torch.Size([4, 5])),
-    "pieces of other dimensions": lambda m: put(tensor(m), size=torch.Size([24])),
-    "another dtype": lambda m: put(tensor(m).properties, dtype=torch.float64),
-    "another dtype of that size": lambda m: put(tensor(m).properties, dtype=torch.int32),
-    "a shape beyond its bytes": lambda m: put(
-        tensor(m), size=torch.Size([2**40]), chunks=[type(tensor(m).chunks[0])(torch.Size([0]), torch.Size([2**40]))]
-    ),
-    "a size that is no size": lambda m: put(tensor(m), size=[4, 6]),
-    "chunks that are no list": lambda m: put(tensor(m), chunks=torch.Size([1])),
-    "an item of another kind": lambda m: m.state_dict_metadata.update(w=torch.Size([1])),
-    "keys that are no text": lambda m: m.state_dict_metadata.update({7: m.state_dict_metadata["n"]}),
-    "no dict of items": lambda m: put(m, state_dict_metadata=torch.Size([1])),
-    "no dict of places": lambda m: put(m, storage_data=None),
-    "a path for fewer keys": lambda m: m.planner_data.pop("n"),
-    "paths that are no dict": lambda m: put(m, planner_data=torch.Size([])),
-    "an empty path": lambda m: m.planner_data.update(n=()),
-    "a path of lists": lambda m: m.planner_data.update(n=([],)),
-    "two values at one path": lambda m: m.planner_data.update(n=("model", "w")),
-    "a path through a value": lambda m: m.planner_data.update(n=("model", "w", "n")),
-    "a list with a gap": lambda m: m.planner_data.update(n=("counts", 10**12)),
-    "a list with text in it": lambda m: m.planner_data.update(n=("model", 0)),
-}
-
-
-@pytest.mark.parametrize("lie", DCP_LIES)
-def test_a_folder_that_dcp_did_not_write_is_refused(lie: str, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_bytes(saved(1))
-    stated = dcp_metadata(tmp_path / "dcp")
-    DCP_LIES[lie](stated)
-    write_metadata(tmp_path / "dcp", stated)
-
-    with pytest.raises(ckpt.FormatError):
-        dcp_folder.convert(tmp_path / "dcp", tmp_path / "c", None)
-    assert not (tmp_path / "c").exists()
 
 
 # --- calls ----------------------------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
 """What stands in a folder is opened only when it is a regular file of the right size; nothing blocks, nothing mixes."""
 
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,76 +19,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "note").write_text("hello")
     ckpt.save({"w": torch.ones(9)}, tmp_path / "c", attachments={"docs/note.txt": tmp_path / "note"})
     return tmp_path / "c"
-
-
-def _link(path: Path) -> None:
-    path.rename(path.parent.parent / "elsewhere")
-    path.symlink_to(path.parent.parent / "elsewhere")
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _device(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def _directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _gone(path: Path) -> None:
-    path.unlink()
-
-
-TRICKS = [_link, _fifo, _device, _directory, _gone]
-
-
-@pytest.mark.parametrize("trick", TRICKS)
-@pytest.mark.parametrize("file", ["manifest.pb", "weights-*", "model.safetensors.index.json"])
-def test_only_regular_files_are_read(trick: Callable[[Path], None], file: str, folder: Path) -> None:
-    trick(next(folder.glob(file)))
-
-    for read in (ckpt.load, ckpt.open):
-        with pytest.raises((ckpt.IntegrityError, ckpt.NotACheckpointError)):
-            read(folder)
-    if (folder / "manifest.pb").exists():
-        assert not ckpt.verify(folder).ok
-
-
-@pytest.mark.parametrize("trick", TRICKS)
-def test_only_a_regular_file_is_an_attachment(trick: Callable[[Path], None], folder: Path) -> None:
-    trick(folder / "docs" / "note.txt")
-
-    with ckpt.open(folder) as opened, pytest.raises(ckpt.CorruptFileError, match=r"docs/note\.txt"):
-        opened.attachment("docs/note.txt")
-    assert [type(fault) for fault in ckpt.verify(folder).faults] == [ckpt.CorruptFileError]
-    assert ckpt.load(folder)["w"].sum() == 9
-
-
-def test_an_attachment_is_not_reached_through_a_link(folder: Path) -> None:
-    (folder / "docs").rename(folder.parent / "docs")
-    (folder / "docs").symlink_to(folder.parent / "docs")
-
-    with ckpt.open(folder) as opened, pytest.raises(ckpt.CorruptFileError):
-        opened.attachment("docs/note.txt")
-    assert not ckpt.verify(folder).ok
-
-
-@pytest.mark.parametrize("trick", [_link, _fifo, _device, _directory])
-def test_a_delta_has_regular_files_only(trick: Callable[[Path], None], folder: Path, tmp_path: Path) -> None:
-    ckpt.save({"w": torch.zeros(9)}, tmp_path / "n")
-    for number, file in enumerate(("delta.pb", "patch-00001.bin")):
-        delta = tmp_path / f"d{number}"
-        ckpt.diff(folder, tmp_path / "n", delta)
-        trick(delta / file)
-
-        with pytest.raises((ckpt.IntegrityError, ckpt.DeltaError)):
-            ckpt.apply(folder, delta, tmp_path / "made")
 
 
 def test_every_missing_file_is_listed_and_foreign_ones_are_told(tmp_path: Path) -> None:

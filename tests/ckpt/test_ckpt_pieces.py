@@ -16,7 +16,7 @@ import ckpt
 from ckpt.boxes import Box, chunks_under, slabs, whole
 from ckpt.digests import CHUNK_BYTES, Encoder
 from ckpt.dtypes import torch_dtype
-from ckpt.piece_rules import untiled
+from ckpt.piece_rules import MAX_CUT_AXES, untiled
 from tests.ckpt.equality import same
 from tests.ckpt.pieces import along, rows, save_in_pieces
 from tests.ckpt.strategies import DTYPES
@@ -269,3 +269,11 @@ def test_slabs_follow_each_other_in_row_major_order(shape: list[int], at_most: i
 
     assert max(part.numel() for part in parts) <= at_most
     assert torch.equal(torch.cat([part.reshape(-1) for part in parts]), elements.reshape(-1))
+
+
+def test_boxes_cut_along_many_axes_are_not_counted() -> None:
+    """Each axis that is cut doubles the corners of a box."""
+    axes = MAX_CUT_AXES + 1
+    boxes = [Box((number,) * axes, (1,) * axes) for number in range(2)]
+
+    assert untiled((2,) * axes, boxes) == f"cuts along {axes} axes, of which at most {MAX_CUT_AXES} are read"

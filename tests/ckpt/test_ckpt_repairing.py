@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 import ckpt
 from ckpt.__main__ import main
 from tests.ckpt.equality import same
-from tests.ckpt.hostile import put, rewrite_manifest
 from tests.ckpt.safetensors_files import weights
+from tests.hostile.edits import put, rewrite_manifest
 
 MIB = 1 << 20
 

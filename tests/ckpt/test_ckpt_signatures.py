@@ -1,7 +1,6 @@
 """With trust, what nobody who is trusted has signed is refused by name, whoever edited what."""
 
 import hashlib
-import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 import ckpt
 from ckpt.digests import CHUNK_BYTES, crc32, sha256
 from ckpt.proto import checkpoint_pb2
-from ckpt.signatures import MAX_SIGNATURES, preauthenticated, statement_from_bytes, statement_to_bytes
-from tests.ckpt.hostile import copied, mutate, put, rewrite_manifest, tensor
+from ckpt.signatures import preauthenticated, statement_from_bytes, statement_to_bytes
 from tests.ckpt.signers import (
     FOREIGN,
     NEW,
@@ -36,6 +34,7 @@ from tests.ckpt.signers import (
     signatures_of,
     trusting,
 )
+from tests.hostile.edits import copied, mutate, put, rewrite_manifest, tensor
 
 STATE = {"aa": torch.arange(8.0), "bb": torch.zeros(8), "n": 3}
 
@@ -389,88 +388,6 @@ def test_trust_takes_pem_files_and_needs_a_key(tmp_path: Path) -> None:
 
 
 # --- the file -----------------------------------------------------------------------------------------------------
-
-
-def _resealed(edit: Callable[..., object]) -> Callable[[Path], None]:
-    return lambda folder: rewrite_signatures(folder, edit)
-
-
-def _truncate(folder: Path) -> None:
-    os.truncate(folder / "signatures.pb", (folder / "signatures.pb").stat().st_size - 1)
-
-
-def _extend(folder: Path) -> None:
-    with open(folder / "signatures.pb", "ab") as file:
-        file.write(b"x")
-
-
-def _body(folder: Path, body: bytes) -> None:
-    header = b"treering-sign\r\n\x01" + struct.pack("<Q", len(body))
-    (folder / "signatures.pb").write_bytes(header + body + hashlib.sha256(body).digest())
-
-
-def _unsorted(folder: Path) -> None:
-    put_signatures(folder, signatures_of(folder).own[0], says(NEW, b"x"))
-    rewrite_signatures(folder, lambda message: put(message, signatures=list(message.signatures)[::-1]))
-
-
-def _link(folder: Path) -> None:
-    (folder / "signatures.pb").rename(folder.parent / "elsewhere")
-    (folder / "signatures.pb").symlink_to(folder.parent / "elsewhere")
-
-
-def _fifo(folder: Path) -> None:
-    (folder / "signatures.pb").unlink()
-    os.mkfifo(folder / "signatures.pb")
-
-
-def _directory(folder: Path) -> None:
-    (folder / "signatures.pb").unlink()
-    (folder / "signatures.pb").mkdir()
-
-
-FILES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "truncated": (_truncate, "as it states"),
-    "extended": (_extend, "as it states"),
-    "empty": (lambda folder: os.truncate(folder / "signatures.pb", 0), "the magic"),
-    "a manifest": (lambda folder: shutil.copy(folder / "manifest.pb", folder / "signatures.pb") and None, "the magic"),
-    "an unknown field": (lambda folder: _body(folder, b"\x28\x01"), "unknown fields"),
-    "an unknown field in a signature": (lambda folder: _body(folder, b"\x0a\x02\x28\x01"), "unknown fields"),
-    "a million entries": (lambda folder: _body(folder, b"\x0a\x00" * 10**6), "more than 131072 bytes"),
-    "as many entries as fit": (lambda folder: _body(folder, b"\x0a\x00" * 65000), "65000 signatures"),
-    "one entry too many": (
-        lambda folder: put_signatures(folder, *(says(OLD, bytes([n + 1])) for n in range(MAX_SIGNATURES + 1))),
-        "65 signatures",
-    ),
-    "a short key id": (_resealed(lambda message: put(message.signatures[0], key_id=b"x")), "1, 93 and 64 bytes"),
-    "a short signature": (_resealed(lambda message: put(message.signatures[0], signature=b"x")), "and 1 bytes"),
-    "an empty statement": (_resealed(lambda message: put(message.signatures[0], statement=b"")), "32, 0 and 64"),
-    "a long statement": (_resealed(lambda message: put(message.signatures[0], statement=bytes(513))), "513"),
-    "an entry twice": (
-        _resealed(lambda message: message.signatures.add().CopyFrom(message.signatures[0])), "out of order or twice"
-    ),
-    "entries out of order": (_unsorted, "out of order or twice"),
-    "signatures of a target": (
-        _resealed(lambda message: message.target.add().CopyFrom(message.signatures[0])), "signatures of a target"
-    ),
-    "a symbolic link": (_link, "a symbolic link"),
-    "a FIFO": (_fifo, "the file of 'signatures.pb'"),
-    "a folder": (_directory, "the file of 'signatures.pb'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("lie", FILES)
-def test_a_file_of_signatures_that_breaks_a_rule_is_refused(lie: str, folder: Path) -> None:
-    forge, message = FILES[lie]
-    forge(folder)
-
-    for read in READERS.values():
-        with pytest.raises((ckpt.FormatError, ckpt.CorruptFileError), match=message):
-            read(folder, trusting(OLD))
-    assert [str(fault) for fault in ckpt.verify(folder).faults if message in str(fault)]
-    with pytest.raises((ckpt.FormatError, ckpt.CorruptFileError), match=message):
-        ckpt.sign(folder, NEW)
-    assert ckpt.load(folder)["n"] == 3, "who asks for no signature does not depend on one"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

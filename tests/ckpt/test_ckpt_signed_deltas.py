@@ -9,7 +9,6 @@ import torch
 
 import ckpt
 from ckpt.signatures import MAX_SIGNATURES
-from tests.ckpt.hostile import copied, put, rewrite_delta
 from tests.ckpt.signers import (
     FOREIGN,
     NEW,
@@ -23,6 +22,7 @@ from tests.ckpt.signers import (
     signatures_of,
     trusting,
 )
+from tests.hostile.edits import copied, put, rewrite_delta
 
 DELTA = ckpt.StatementKind.DELTA
 

@@ -1,6 +1,6 @@
 """Mutate manifests and deltas for as long as you like; not collected by pytest.
 
-    python -m tests.ckpt.soak_hostile --seconds 600
+    python -m tests.hostile.soak_mutations --seconds 600
 
 Prints a line a second and ends with the first input that is neither refused by an error of the package nor good.
 """
@@ -16,7 +16,7 @@ from random import Random
 import torch
 
 import ckpt
-from tests.ckpt.hostile import (
+from tests.hostile.edits import (
     copied,
     forge_files,
     mutate,

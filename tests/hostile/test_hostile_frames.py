@@ -1,0 +1,108 @@
+"""Encoded frames that lie: no byte is used twice, no chunk taken from a shorter one, no decoder believes its input."""
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import zstandard
+
+import ckpt
+from ckpt import delta as ckpt_delta
+from ckpt.codecs import codec
+from ckpt.codecs.streams import join
+from ckpt.delta import Action
+from ckpt.digests import Chunks
+from ckpt.proto.delta_pb2 import Delta
+from tests.hostile.edits import put, rewrite_delta, save_pair
+from tests.hostile.lying_deltas import DIGEST, HUGE, frame
+
+
+def test_no_encoded_byte_is_used_twice(tmp_path: Path) -> None:
+    save_pair(tmp_path)
+    delta = tmp_path / "delta"
+
+    def edit(message: Delta) -> None:
+        one, two = frame(message, "sparse"), frame(message, "dense")
+        put(two, patch_offset=one.patch_offset, encoded_size=one.encoded_size, sha256=one.sha256)
+
+    rewrite_delta(delta, edit)
+
+    with pytest.raises(ckpt.FormatError, match="end to end in their patch"):
+        ckpt.read_delta(delta)
+
+
+def test_a_chunk_is_not_taken_from_a_shorter_one(tmp_path: Path) -> None:
+    """The base ends inside its second chunk; the target's second chunk is whole and comes from no frame."""
+    old, new = (torch.full((3 << 19,), value, dtype=torch.uint8) for value in (1, 2))
+    ckpt.save({"w": old}, tmp_path / "old")
+    ckpt.save({"w": new}, tmp_path / "new")
+    delta = ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "d")
+    first = replace(delta.storages[0].frames[0], size=1 << 20)
+    longer = Chunks(size_bytes=3 << 20, crc32=(1, 2), sha256=DIGEST * 2)
+    patched = ckpt_delta.Operation(action=Action.PATCH, frames=(first, replace(first, offset=2 << 20)))
+    lying = replace(delta, storages=(patched,), target=replace(delta.target, storages=(longer,)))
+
+    with pytest.raises(ckpt.FormatError, match="a frame where the base has no such chunk"):
+        lying.completed(ckpt.read_manifest(tmp_path / "old"), tmp_path)
+
+
+ZEROS = bytes(1 << 20)
+_stream = struct.Struct("<BII").pack
+
+
+def zstd(data: bytes, *, states_size: bool = True) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=states_size).compress(data)
+
+
+def one(packed: bytes, *, size: int, form: int = 1) -> bytes:
+    return _stream(form, size, len(packed)) + packed
+
+
+def steps(*triples: tuple[int, int, int]) -> bytes:
+    """bsdiff's steps: magnitudes with the sign in the highest bit."""
+    return b"".join(
+        (abs(number) | (HUGE if number < 0 else 0)).to_bytes(8, "little") for triple in triples for number in triple
+    )
+
+
+def bsdiff(control: bytes, differences: bytes, extra: bytes) -> bytes:
+    return struct.pack("<II", len(control) // 24, len(extra)) + join([control, differences, extra])
+
+
+ENCODED: dict[str, tuple[str, bytes]] = {
+    "nothing": ("raw", b""),
+    "a stream that is larger than stated": ("raw", one(zstd(ZEROS * 100), size=64)),
+    "a stream that states another size": ("raw", one(zstd(ZEROS), size=len(ZEROS))),
+    "a stream that states no size": ("raw", one(zstd(bytes(64), states_size=False), size=64)),
+    "two zstd frames": ("raw", one(zstd(bytes(64)) * 2, size=64)),
+    "rubbish after a zstd frame": ("raw", one(zstd(bytes(64)) + b"hidden", size=64)),
+    "a skippable frame": ("raw", one(struct.pack("<II", 0x184D2A50, 8) + bytes(8), size=64)),
+    "bytes after the last stream": ("raw", one(bytes(64), size=64, form=0) + b"x"),
+    "a stream cut short": ("raw", one(bytes(64), size=64, form=0)[:-1]),
+    "an unknown form": ("raw", one(bytes(64), size=64, form=7)),
+    "more changes than elements": ("sparse", struct.pack("<I", 2**31)),
+    "a change beyond the end": (
+        "sparse",
+        struct.pack("<I", 1) + join([b"\xff", struct.pack("<I", 2**31), b"\1", b"\1"]),
+    ),
+    "planes of another size": ("planes", join([bytes(9), bytes(9)])),
+    "steps that add a negative number": ("bsdiff", bsdiff(steps((-1, 65, 0)), b"", bytes(65))),
+    "steps that take a negative number": ("bsdiff", bsdiff(steps((65, -1, 0)), bytes(65), b"")),
+    "steps before the base": ("bsdiff", bsdiff(steps((1, 0, -9), (63, 0, 0)), bytes(64), b"")),
+    "steps beyond the base": ("bsdiff", bsdiff(steps((1, 0, 99), (63, 0, 0)), bytes(64), b"")),
+    "a step of 2^63": ("bsdiff", bsdiff(steps((HUGE - 1, 0, 0)), bytes(64), b"")),
+    "a seek that overflows": ("bsdiff", bsdiff(steps((1, 0, HUGE - 1), (63, 0, 0)), bytes(64), b"")),
+    "steps for more than the target": ("bsdiff", bsdiff(steps((64, 1, 0)), bytes(64), b"x")),
+    "steps for less than the target": ("bsdiff", bsdiff(steps((1, 0, 0)), bytes(64), b"")),
+    "more steps than bytes": ("bsdiff", bsdiff(steps(*[(0, 0, 0)] * 65), bytes(64), b"")),
+}
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_a_decoder_refuses(name: str) -> None:
+    kind, encoded = ENCODED[name]
+
+    with pytest.raises(ValueError, match=r"\S"):
+        codec(kind).decode(memoryview(bytes(64)), memoryview(encoded), width=2, size=64)
