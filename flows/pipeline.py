@@ -30,7 +30,7 @@ from flows.proof import Oracle
 from flows.release import Released, release
 from flows.settings import home
 from flows.summary import Drill, Summary, VersionRow, as_markdown, as_metrics
-from flows.traffic import Collector, Traffic, bearable_rate
+from flows.traffic import PATIENCE_S, Collector, Traffic, bearable_rate
 from flows.train import HELD_OUT, Trained, train
 from flows.turn import turn
 from flows.watch import metric_store
@@ -127,11 +127,12 @@ def _measured(loaded: recipes.Recipe, *, source: str | None, backend: str, drill
     with load as traffic, metric_store() as store:
         start_ms = monitors.now_ms()
         with Collector(fleet, store, say=lambda fault: log.warning("%s", fault)):
+            traffic.await_answer(first.released.root)
             for plan in ("head", "steps"):
                 made.append(_update(run, plan, made[-1], oracle))
+                traffic.await_answer(made[-1].released.root)
             time.sleep(HEALTHY_SECONDS)
-            end_ms = monitors.now_ms()
-            detector = monitors.learn(store, loaded.name, start_ms=start_ms, end_ms=end_ms)
+            detector = _learned(store, loaded.name, start_ms=start_ms)
         _watched(loaded.name, detector)
         if drill:
             spoiled, caught = _drill(run, made[-1], oracle)
@@ -226,6 +227,19 @@ def _update(run: _Run, plan: str, before: _Made, oracle: Oracle) -> _Made:
 def _take_in(released: Released, oracle: Oracle) -> None:
     folder = registry.fetch(f"{released.model}/{released.version}")
     oracle.add(folder, root=released.root, seal=released.seal)
+
+
+def _learned(store: monitors.MetricStore, model: str, *, start_ms: int) -> monitors.Detector:
+    """A detector of the traffic so far; waits for more where workers or the store were away for a part of it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return monitors.learn(store, model, start_ms=start_ms, end_ms=monitors.now_ms())
+        except monitors.TooFewWindowsError as error:
+            if time.monotonic() > deadline:
+                raise
+            get_run_logger().info("%s", error)
+            time.sleep(HEALTHY_SECONDS)
 
 
 def _watched(model: str, detector: monitors.Detector) -> None:

@@ -23,6 +23,7 @@ from serving.load import Shot, run_load, summarize
 MAX_REQUESTS = 1_000_000
 MAX_SECONDS = 86_400.0  # only a run that hangs reaches it
 PATIENCE_S = 120.0  # for a worker or a fleet that was killed and is being started again, on a busy machine
+PAUSE_S = 0.1
 MOST_PER_S = 60.0
 LEAST_PER_S = 4.0  # the monitor judges windows of 64 rows, and looks back 16 s at most
 SHARE = 0.15  # of what idle workers could do: the cores are also for trainings, compiling, and other models
@@ -36,6 +37,7 @@ class Traffic:
     def __init__(self, fleet: Fleet, *, model: str, oracle: Oracle, rate_per_s: float = MOST_PER_S) -> None:
         self.began_at = time.monotonic()
         self.shots: list[Shot] = []
+        self._answering: set[str] = set()  # roots that have answered
         self._stop = threading.Event()
         self._send = partial(
             run_load,
@@ -47,6 +49,7 @@ class Traffic:
             rate_per_s=rate_per_s,
             patience_s=PATIENCE_S,
             stop=self._stop,
+            on_shot=self._heard,
         )
 
     def __enter__(self) -> "Traffic":
@@ -61,6 +64,22 @@ class Traffic:
         self._stop.set()
         self._thread.shutdown()
         self.shots = self._sending.result()
+
+    def _heard(self, shot: Shot) -> None:
+        if shot.reply is not None:
+            self._answering.add(shot.reply.root)
+
+    def await_answer(self, root: str) -> bool:
+        """Wait until a request was answered from ``root``; False when none was for ``PATIENCE_S``.
+
+        Workers that were killed load again meanwhile: what is live need not answer at once.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while root not in self._answering:
+            if time.monotonic() > deadline or self._sending.done():
+                return False
+            time.sleep(PAUSE_S)
+        return True
 
     def between(self, start_at: float, end_at: float) -> list[Shot]:
         """Requests that left in a span of time (by the monotonic clock); complete once the block has ended."""

@@ -16,7 +16,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -78,6 +78,7 @@ def run_load(
     binary: bool = True,
     patience_s: float = 0.0,
     stop: threading.Event | None = None,
+    on_shot: Callable[[Shot], object] | None = None,
 ) -> list[Shot]:
     """Send requests until one of the bounds is reached; return every shot, in the order of completion.
 
@@ -92,6 +93,7 @@ def run_load(
         binary: The form of the tensors.
         patience_s: How long after its first sending a request may be sent again.
         stop: Ends the load when set; for callers that run it in a thread.
+        on_shot: Hears of each shot when it is complete, in the thread that sends.
     """
     encoded = [encode_request(inputs, binary=binary) for inputs in requests]
     load = _Load(
@@ -102,6 +104,7 @@ def run_load(
         max_seconds=max_seconds,
         patience_s=patience_s,
         stop=stop or threading.Event(),
+        on_shot=on_shot,
     )
     asyncio.run(load.closed(clients) if rate_per_s is None else load.open(rate_per_s))
     return load.shots
@@ -134,7 +137,9 @@ class _Load:
         max_seconds: float,
         patience_s: float,
         stop: threading.Event,
+        on_shot: Callable[[Shot], object] | None,
     ) -> None:
+        self._on_shot = on_shot
         self.shots: list[Shot] = []
         self._urls = urls
         self._path = path
@@ -187,18 +192,19 @@ class _Load:
                 await asyncio.sleep(PAUSE_S)
                 sends += 1
                 answer = await self._send(http, url, request)
-        self.shots.append(
-            Shot(
-                request=request,
-                url=url,
-                started_s=started_s,
-                latency_s=self._now_s() - started_s,
-                status=answer.status,
-                reply=answer.reply,
-                error=answer.error,
-                sends=sends,
-            )
+        shot = Shot(
+            request=request,
+            url=url,
+            started_s=started_s,
+            latency_s=self._now_s() - started_s,
+            status=answer.status,
+            reply=answer.reply,
+            error=answer.error,
+            sends=sends,
         )
+        self.shots.append(shot)
+        if self._on_shot is not None:
+            self._on_shot(shot)
 
     async def _send(self, http: httpx.AsyncClient, url: str, request: int) -> _Answer:
         headers, body = self._encoded[request]

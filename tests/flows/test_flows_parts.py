@@ -15,15 +15,17 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from prefect.logging import disable_run_logger
 
 import ckpt
 import compiler
+import monitors
 from flows import settings, stack
 from flows.__main__ import main
 from flows.demo import demo
 from flows.errors import PortInUseError, StackError, StageError, WrongAnswerError
 from flows.fleets import Fleet
-from flows.pipeline import _checked
+from flows.pipeline import _checked, _learned
 from flows.proof import Oracle
 from flows.stack import environment, fleet
 from flows.stack.process import Service, end_strays, find, launch, records, stop, wait_ready
@@ -148,6 +150,42 @@ def test_nothing_answered_has_no_latency() -> None:
     summary = summarize([Shot(request=0, url="http://w", started_s=0.0, latency_s=9.0, status=503)])
 
     assert (summary.failed, summary.p50_s, summary.p99_s, summary.longest_s) == (1, None, None, None)
+
+
+def test_a_version_is_awaited_until_it_answers(
+    oracle: Oracle, releases: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.traffic.PATIENCE_S", 0.2)
+    monkeypatch.setattr("flows.traffic.run_load", lambda *_, stop, on_shot, **__: [on_shot(answer), stop.wait(60)])
+    answer = shot(releases[0], oracle, 0)
+    first, second = (ckpt.read_manifest(folder).root for folder in releases)
+
+    with Traffic(Fleet(url="", workers=()), model="m", oracle=oracle) as traffic:
+        assert traffic.await_answer(first)
+        assert not traffic.await_answer(second)
+
+
+def test_a_detector_waits_for_traffic_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.pipeline.HEALTHY_SECONDS", 0.0)
+    looks: list[int] = []
+
+    def learn(_store: object, model: str, *, start_ms: int, end_ms: int) -> str:
+        looks.append(end_ms - start_ms)
+        if len(looks) < 3:
+            raise monitors.TooFewWindowsError(model, found=len(looks), expected=8)
+        return "detector"
+
+    monkeypatch.setattr("monitors.learn", learn)
+    store: Any = None
+
+    with disable_run_logger():
+        assert _learned(store, "m", start_ms=0) == "detector"
+        monkeypatch.setattr("flows.pipeline.PATIENCE_S", -1.0)
+        looks.clear()
+        with pytest.raises(monitors.TooFewWindowsError):
+            _learned(store, "m", start_ms=0)
+
+    assert len(looks) == 1
 
 
 def test_a_version_that_answered_nothing_fails_the_proof(oracle: Oracle, releases: list[Path]) -> None:

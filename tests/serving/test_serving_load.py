@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from serving.load import MOST_AGAIN, run_load
+from serving.load import MOST_AGAIN, Shot, run_load
 from tests.web import web_server
 
 
@@ -41,6 +41,7 @@ class LoadingWorker:
 def test_requests_that_wait_for_a_worker_are_sent_again_a_few_at_a_time() -> None:
     worker = LoadingWorker()
     count = 3 * MOST_AGAIN
+    heard: list[Shot] = []
 
     with web_server(worker) as host:
         shots = run_load(
@@ -51,7 +52,9 @@ def test_requests_that_wait_for_a_worker_are_sent_again_a_few_at_a_time() -> Non
             max_seconds=60.0,
             rate_per_s=1000.0,
             patience_s=60.0,
+            on_shot=heard.append,
         )
 
+    assert heard == shots
     assert [(shot.status, shot.sends) for shot in shots] == [(400, 2)] * count
     assert worker.most_at_once <= MOST_AGAIN
