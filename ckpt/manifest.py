@@ -90,14 +90,22 @@ class Manifest:
 
     @cached_property
     def seal_digest(self) -> bytes:
-        attachments = Encoder("treering/attachments/v1").integer(len(self.attachments))
-        for item in self.attachments:
-            attachments.string(item.path).raw(item.chunks.digest())
-        metadata = Encoder("treering/metadata/v1").integer(len(self.metadata))
-        for key, value in sorted(self.metadata.items()):
-            metadata.string(key).string(value)
         encoder = Encoder("treering/seal/v1").raw(self.root_digest)
-        return encoder.raw(attachments.digest()).raw(metadata.digest()).digest()
+        return encoder.raw(self.attachments_digest).raw(self.metadata_digest).digest()
+
+    @cached_property
+    def attachments_digest(self) -> bytes:
+        encoder = Encoder("treering/attachments/v1").integer(len(self.attachments))
+        for item in self.attachments:
+            encoder.string(item.path).raw(item.chunks.digest())
+        return encoder.digest()
+
+    @cached_property
+    def metadata_digest(self) -> bytes:
+        encoder = Encoder("treering/metadata/v1").integer(len(self.metadata))
+        for key, value in sorted(self.metadata.items()):
+            encoder.string(key).string(value)
+        return encoder.digest()
 
     @cached_property
     def weights_digest(self) -> bytes:

@@ -50,7 +50,7 @@ def check_state(nodes: Sequence[Node]) -> None:
 
 def _check(nodes: Sequence[Node], place: int, depth: int) -> int:
     """Check the value that begins at ``place``; return where the next one does."""
-    if place >= len(nodes) or depth > MAX_DEPTH + 1:
+    if place >= len(nodes) or depth > MAX_DEPTH:
         raise FormatError("manifest.state", "an unfinished or too deep state", f"one state, {MAX_DEPTH} levels at most")
     node = nodes[place]
     _check_node(node)

@@ -42,8 +42,11 @@ def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
     """Parse a file's bytes into ``message``.
 
     Raises:
+        VersionError: the magic of another version.
         FormatError: another magic, length or checksum, or a body that is not canonical.
     """
+    if data[: len(magic) - 1] == magic[:-1] and len(data) > len(magic) and data[len(magic) - 1] != magic[-1]:
+        raise VersionError(f"{where}: the envelope", f"version {data[len(magic) - 1]}", f"version {magic[-1]}")
     if len(data) < _OVERHEAD or data[: len(magic)] != magic:
         raise FormatError(where, f"{len(data)} bytes beginning {data[:16]!r}", f"the magic {magic!r}")
     (length,) = _LENGTH.unpack_from(data, len(magic))

@@ -1,0 +1,84 @@
+"""Write the conformance vectors of the checkpoint format: ``python -m tests.ckpt.make_vectors``.
+
+A vector that is there stays as it is: it is the golden file of what a release has written. To make one anew, which is
+right before the first release that has it and never after, remove it first.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.ckpt import lying_files, lying_headers, lying_manifests
+from tests.ckpt.vector_answers import answer
+from tests.ckpt.vector_states import GOOD as MAKERS
+from tests.ckpt.vectors import DERIVED, GOOD, Vector, derived, edits, unpacked
+
+LIES = lying_files.lies() | lying_manifests.lies() | lying_headers.lies()
+AS_EDITS = ("two-chunks",)  # a good one that is too large to lie here as it is
+VALUES = {"plain": ("w",), "views": ("second", "every other", "column", "repeated"), "channels-last": ("conv",)}
+
+
+def make(name: str, folder: Path) -> dict[str, Any]:
+    """Write a good vector as ``ckpt`` does today; what is expected of it."""
+    path = MAKERS[name](folder)
+    return {"path": path, **answer(folder / path, values=VALUES.get(name, ()))}
+
+
+def make_good() -> None:
+    for name in MAKERS:
+        if name not in AS_EDITS and not (GOOD / name).exists():
+            (GOOD / name).mkdir(parents=True)
+            stated = make(name, GOOD / name)
+            (GOOD / name / "expected.json").write_text(rows(stated))
+
+
+def rows(table: dict[str, Any]) -> str:
+    """JSON with a line for each key, and for each of ``tensors``."""
+    lines = (f"{json.dumps(key)}: {_inner(key, value)}" for key, value in table.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _inner(key: str, value: Any) -> str:
+    return rows(value).rstrip() if key == "tensors" and value else json.dumps(value, ensure_ascii=False)
+
+
+def made_from_nothing(name: str, scratch: Path) -> Vector:
+    (scratch / "nothing").mkdir()
+    (scratch / "made").mkdir()
+    stated = make(name, scratch / "made")
+    path = stated.pop("path")
+    return {"of": None, "path": path, "edits": edits(scratch / "nothing", scratch / "made"), "expected": stated}
+
+
+def lied(name: str, scratch: Path, table: dict[str, Vector]) -> Vector:
+    """A good vector and the edits that make a bad one of it."""
+    word, base, act = LIES[name]
+    path = unpacked(base, scratch / "old", table)
+    shutil.copytree(scratch / "old", scratch / "new", symlinks=True)
+    act(scratch / "new")
+    vector = {"of": base, "path": str(path.relative_to(scratch / "old"))}
+    if word == "root-mismatch":
+        vector["root"] = json.loads((GOOD / base / "expected.json").read_text())["root"]
+    return vector | {"edits": edits(scratch / "old", scratch / "new"), "expected": {"fault": word}}
+
+
+def made_derived() -> Iterator[tuple[str, Vector]]:
+    table = derived() if DERIVED.exists() else {}
+    yield from table.items()
+    for name in (name for name in (*AS_EDITS, *LIES) if name not in table):
+        with TemporaryDirectory() as scratch:
+            made = name in AS_EDITS
+            table[name] = made_from_nothing(name, Path(scratch)) if made else lied(name, Path(scratch), table)
+            yield name, table[name]
+
+
+def main() -> None:
+    make_good()
+    DERIVED.write_text(rows(dict(made_derived())))
+
+
+if __name__ == "__main__":
+    main()

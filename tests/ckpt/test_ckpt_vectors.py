@@ -1,0 +1,242 @@
+"""Two readers that share no line, ``ckpt`` and the one beside the format's page, give one answer.
+
+The conformance vectors are also the golden files of format version 1: what a release has written, later ones read.
+"""
+
+import contextlib
+import json
+import re
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+import ckpt
+import treering_reader
+from ckpt.dtypes import BY_NAME, BY_SAFETENSORS
+from ckpt.names import MANIFEST_NAME
+from ckpt.proto.checkpoint_pb2 import Manifest
+from ckpt.state import NUMPY_DTYPES
+from ckpt.wire import body_of
+from tests.ckpt.make_vectors import AS_EDITS, LIES, make
+from tests.ckpt.strategies import states
+from tests.ckpt.vector_answers import answer
+from tests.ckpt.vector_states import GOOD as MAKERS
+from tests.ckpt.vectors import GOOD, VECTORS, derived, expected, good_names, unpacked
+from tests.hostile.edits import forge_files, mutate, rewrite_manifest
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+
+FORMATS = VECTORS.parents[1]
+TABLE = derived()
+BAD = {name: vector["expected"]["fault"] for name, vector in TABLE.items() if "fault" in vector["expected"]}
+# What ``ckpt`` raises where the other reader says one of these words; for all other words, FormatError.
+RAISED: dict[str, type[ckpt.CheckpointError]] = {
+    "unknown-version": ckpt.VersionError,
+    "no-manifest": ckpt.NotACheckpointError,
+    "missing-file": ckpt.CorruptFileError,
+    "not-a-file": ckpt.CorruptFileError,
+    "file-size": ckpt.CorruptFileError,
+    "header-mismatch": ckpt.CorruptFileError,
+    "foreign-header": ckpt.CorruptFileError,
+    "chunk-crc": ckpt.CorruptChunkError,
+    "chunk-sha256": ckpt.CorruptChunkError,
+    "root-mismatch": ckpt.RootMismatchError,
+}
+LEVELS: tuple[Literal["crc32", "sha256"], ...] = ("crc32", "sha256")  # CRCs are outside the digests
+UNPACK = {"float32": "f", "int32": "i"}
+
+
+def stated(name: str) -> dict[str, Any]:
+    """What the vector's file says of a good one, without its path."""
+    found = dict(TABLE[name]["expected"] if name in TABLE else expected(name))
+    found.pop("path", None)
+    return found
+
+
+def without_values(found: dict[str, Any]) -> dict[str, Any]:
+    tensors = {
+        name: {key: value for key, value in row.items() if key != "values"} for name, row in found["tensors"].items()
+    }
+    return found | {"tensors": tensors}
+
+
+def fault_of_ckpt(path: Path, root: str | None) -> type[ckpt.CheckpointError]:
+    """What it finds at the first level that finds anything."""
+    for level in LEVELS:
+        try:
+            ckpt.verify(path, verify=level, root=root).raise_on_fault()
+        except ckpt.CheckpointError as fault:
+            return type(fault)
+    raise AssertionError(f"{path} is sound to ckpt")
+
+
+@pytest.mark.parametrize("name", [*good_names(), *AS_EDITS])
+def test_both_readers_say_of_a_golden_file_what_it_states(name: str, tmp_path: Path) -> None:
+    path = unpacked(name, tmp_path / "v", TABLE)
+
+    found = treering_reader.read(str(path))
+
+    values = [name for name, row in stated(name)["tensors"].items() if "values" in row]
+    assert answer(path, values=values) == stated(name)
+    assert treering_reader.rendered(found) == without_values(stated(name))
+    for tensor in values:
+        content, row = found.tensors[tensor].content, stated(name)["tensors"][tensor]
+        code = UNPACK[row["dtype"]]
+        assert list(struct.unpack(f"<{len(content) // 4}{code}", content)) == flat(row["values"])
+
+
+def flat(values: Any) -> list[Any]:
+    return [item for value in values for item in flat(value)] if isinstance(values, list) else [values]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_both_readers_refuse_a_lie_for_its_reason(name: str, tmp_path: Path) -> None:
+    path, root = unpacked(name, tmp_path / "v", TABLE), TABLE[name].get("root")
+
+    with pytest.raises(treering_reader.FaultError) as fault:
+        treering_reader.read(str(path), root=root)
+    raised = fault_of_ckpt(path, root)
+
+    assert fault.value.kind == BAD[name], fault.value
+    assert raised is RAISED.get(BAD[name], ckpt.FormatError)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_writer_still_writes_the_bytes_of_its_golden_file(name: str, tmp_path: Path) -> None:
+    """All bytes but those of ``producer``, which names the versions that wrote them."""
+    (tmp_path / "now").mkdir()
+    unpacked(name, tmp_path / "then", TABLE)
+
+    found = make(name, tmp_path / "now")
+
+    assert found["root"] == stated(name)["root"]
+    assert found["seal"] == stated(name)["seal"]
+    assert contents(tmp_path / "now") == contents(tmp_path / "then")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file's bytes, of a manifest those of its body without ``producer``."""
+    return {str(file.relative_to(folder)): plain(file) for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def plain(file: Path) -> bytes:
+    if not file.name.endswith(MANIFEST_NAME):
+        return file.read_bytes()
+    message = Manifest.FromString(body_of(file.read_bytes()))
+    message.ClearField("producer")
+    return message.SerializeToString(deterministic=True)
+
+
+def test_every_lie_of_the_scripts_has_a_vector_with_its_word() -> None:
+    assert {name: word for name, (word, _, _) in LIES.items()} == BAD
+    assert set(good_names()) | set(AS_EDITS) == set(MAKERS)
+
+
+def test_the_page_of_the_vectors_lists_every_word_and_what_ckpt_raises() -> None:
+    text = (VECTORS.parent / "README.md").read_text()
+
+    rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| `(\w+Error)` \|", text, re.MULTILINE))
+
+    assert rows == {word: RAISED.get(word, ckpt.FormatError).__name__ for word in BAD.values()}
+
+
+def test_the_headers_that_the_format_page_shows_are_those_of_a_vector() -> None:
+    page = (FORMATS / "checkpoint.md").read_text()
+    folder = GOOD / "plain" / "checkpoint"
+    (weights,) = folder.glob("weights-*")
+    index = (folder / "model.safetensors.index.json").read_text()
+
+    assert f"\n    {weights.read_bytes()[8:4096].decode().rstrip()}\n" in page
+    assert textwrap.indent(index, "    ") in page
+
+
+def test_the_vectors_weigh_little() -> None:
+    assert sum(file.stat().st_size for file in VECTORS.rglob("*") if file.is_file()) < 300_000
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(state=states, shard_bytes=st.sampled_from([64, 1 << 20]))
+def test_any_state_that_ckpt_saved_the_other_reader_reads(
+    state: object, shard_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "c"
+    try:
+        ckpt.save(state, path, shard_bytes=shard_bytes)
+    except ckpt.UnsupportedStateError:  # {0: t, "0": t}: two tensors of one name
+        reject()
+
+    assert treering_reader.rendered(treering_reader.read(str(path))) == answer(path)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    base=st.sampled_from(["mixed", "kinds", "numpy", "views", "tied", "empty", "shards"]),
+    seed=st.integers(0, 2**32),
+    forged=st.booleans(),
+)
+def test_of_any_mutated_manifest_both_readers_say_the_same(
+    base: str, seed: int, forged: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = unpacked(base, tmp_path_factory.mktemp("mutated") / "v", TABLE)
+    rewrite_manifest(path, lambda message: mutate(message, Random(seed)))
+    if forged:
+        with contextlib.suppress(ckpt.FormatError, LookupError, OSError):  # of what no header can be derived from
+            forge_files(path)
+
+    try:
+        found: str | None = treering_reader.read(str(path)).root
+    except treering_reader.FaultError:
+        found = None
+    reports = [ckpt.verify(path, verify=level) for level in LEVELS]
+
+    assert found == (reports[0].root if all(reports) else None)
+
+
+def test_both_readers_know_the_same_dtypes() -> None:
+    from treering_reader import dtypes
+
+    assert {name: row.size_bytes for name, row in BY_NAME.items()} == dtypes.SIZES
+    assert {name: row.safetensors for name, row in BY_NAME.items() if row.safetensors} == dtypes.SAFETENSORS
+    assert {code: row.name for code, row in BY_SAFETENSORS.items()} == dtypes.ADOPTED
+    assert set(dtypes.NUMPY) == NUMPY_DTYPES
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command with no package but the standard library in reach, from another folder."""
+    command = [sys.executable, "-E", "-s", "-S", str(FORMATS / "reader.py"), *arguments]
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+
+
+def test_the_reader_runs_from_anywhere_with_the_standard_library_alone() -> None:
+    path = GOOD / "plain" / "checkpoint"
+
+    told, listed = run(str(path)), run(str(path), "--json")
+
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith(f"root         {stated('plain')['root']}\n")
+    assert json.loads(listed.stdout) == without_values(stated("plain"))
+
+
+def test_the_reader_names_a_fault_in_one_line_and_exits_with_1(tmp_path: Path) -> None:
+    path = unpacked("a-flipped-bit", tmp_path / "v", TABLE)
+
+    told = run(str(path))
+
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith("chunk-crc: chunk 0 of storage 0")
+    assert told.stderr.count("\n") == 1
+
+
+def test_the_reader_refuses_another_root_than_the_one_that_was_asked_for() -> None:
+    told = run(str(GOOD / "plain" / "checkpoint"), "--root", stated("tied")["root"])
+
+    assert told.returncode == 1
+    assert told.stderr.startswith("root-mismatch: ")
