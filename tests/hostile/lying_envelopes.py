@@ -55,7 +55,7 @@ ENVELOPES: dict[str, Lie] = {
     "a byte more": Lie(_grown(1), "bytes as it states"),
     "a terabyte of nothing after it": Lie(lambda file: os.truncate(file, 1 << 40), "expected at most"),
     "the magic of another format": Lie(patched(0, b"\x89PNG\r\n\x1a\n"), "expected the magic"),
-    "a later version of the magic": Lie(patched(15, b"\x02"), "expected the magic"),
+    "a later version of the magic": Lie(patched(15, b"\x02"), "found version 2, expected version 1", ckpt.VersionError),
     "a length of nothing": Lie(patched(16, bytes(8)), "expected 0 bytes as it states"),
     "a length of 2^63": Lie(patched(16, (1 << 63).to_bytes(8, "little")), "expected 9223372036854775808 bytes"),
     "a length of 2^64 - 1": Lie(patched(16, b"\xff" * 8), "expected 18446744073709551615 bytes"),
