@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ckpt", description="Inspect, verify, diff and patch checkpoints.")
+    parser = argparse.ArgumentParser(prog="ckpt", description="Inspect, verify, diff and patch checkpoints.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     inspect = _command(commands, "inspect", _inspect, "tell what is in a checkpoint, from its manifest alone")
     inspect.add_argument("path", type=Path, help="a checkpoint folder")
