@@ -6,6 +6,7 @@
     ├── NotACheckpointError     (ValueError)  nothing, or something else, stands at the path
     ├── FormatError             (ValueError)  a manifest, delta or adopted file that breaks its format's rules
     │   └── VersionError                      written by a newer format, or for another torch
+    ├── StateMismatchError      (ValueError)  a state to be loaded into asks for something else than is stored
     ├── ConversionError         (ValueError)  a foreign file that cannot become a checkpoint
     ├── SourceError                           a copy, here or behind an address, that cannot be read
     ├── IntegrityError                        bytes differ from what the manifest states
@@ -44,6 +45,17 @@ class CheckpointError(Exception):
             return self.__dict__["facts"][name]
         except KeyError:
             raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Processes that save or load together hand their errors to each other.
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[CheckpointError], arguments: tuple[object, ...], state: dict[str, object]) -> CheckpointError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
 
 
 class UnsupportedStateError(CheckpointError, ValueError):
@@ -96,6 +108,25 @@ class VersionError(FormatError):
             where=where,
             found=found,
             expected=expected,
+        )
+
+
+class StateMismatchError(CheckpointError, ValueError):
+    """What a state asks for is not stored, or is stored in another form; nothing was loaded.
+
+    Attributes: ``path``, ``key``, ``found`` and ``expected`` of the first mismatch, ``others`` how many more there are.
+    """
+
+    def __init__(self, path: Path, key: str, found: str, expected: str, *, others: int = 0) -> None:
+        more = f" {others} more of its values do not fit." if others else ""
+        super().__init__(
+            f"'{path}' has {found} at '{key}', expected {expected}; nothing was loaded.{more} Build the state as it "
+            "was when it was saved; ckpt.inspect and ckpt.open tell what is there.",
+            path=path,
+            key=key,
+            found=found,
+            expected=expected,
+            others=others,
         )
 
 

@@ -76,6 +76,19 @@ def collect(tensors: Mapping[str, Tensor]) -> tuple[tuple[TensorRecord, ...], tu
     return records, tuple(sources)
 
 
+def row_major(name: str, tensor: Tensor) -> Source:
+    """The elements of one tensor in row-major order, whatever its strides: a piece of a larger one.
+
+    Raises:
+        UnsupportedStateError: it has no faithful form on disk.
+    """
+    placed = _place(name, tensor)
+    plain, size = placed.tensor, placed.tensor.numel() * placed.tensor.element_size()
+    if plain.is_contiguous():
+        return Source(size_bytes=size, blocks=lambda: _direct(plain, placed.start, size))
+    return Source(size_bytes=size, blocks=lambda: rejoin(_rows(plain)))
+
+
 def _place(name: str, tensor: Tensor) -> _Placed:
     _refuse(name, tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()

@@ -66,7 +66,7 @@ def load(
     """
     trusted = as_trust(trust)
     default = "crc32" if trusted is None else "sha256"
-    level = _level(default if verify is None else verify, trusted)
+    level = level_of(default if verify is None else verify, trusted)
     with closing(_payload(path, root=root, trust=trusted, mmap=mmap)) as payload:
         return Checkpoint(payload, lazy=False)._load("sha256" if level == "lazy" else level, torch.device(device), keys)
 
@@ -135,7 +135,7 @@ def open_checkpoint(
         ValueError: an unknown level, or a weaker one than ``trust`` allows.
     """
     trusted = as_trust(trust)
-    level = _level(verify, trusted)
+    level = level_of(verify, trusted)
     with closing(_payload(path, root=root, trust=trusted, mmap=mmap)) as payload:
         _check(payload, "none" if level == "lazy" else level)
     return Checkpoint(replace(payload, unread=()), lazy=level == "lazy")
@@ -157,7 +157,7 @@ def _check(payload: Payload, level: Verify, storages: list[int] | None = None) -
         raise fault
 
 
-def _level(verify: str, trust: Trust | None) -> Verify:
+def level_of(verify: str, trust: Trust | None) -> Verify:
     if verify not in VERIFY_LEVELS:
         raise ValueError(f"verify is '{verify}'; expected one of {', '.join(VERIFY_LEVELS)}")
     if trust is not None and verify not in PROVING_LEVELS:

@@ -15,7 +15,7 @@ from ckpt.dtypes import bits, torch_dtype
 from ckpt.folder import forget
 from ckpt.memory import BLOCK_BYTES, memory_of, rejoin
 from ckpt.payload import Algorithm, Payload, faults_in_storage
-from ckpt.records import TensorRecord, contiguous_strides, is_permuted
+from ckpt.records import PieceRecord, TensorRecord, contiguous_strides, is_permuted
 
 _SLAB_BYTES = 4 * CHUNK_BYTES  # of a tensor that is put together to be written: it is joined and cut on its way
 
@@ -74,32 +74,39 @@ class Tensors:
         self.box(record, box, made)
         return made
 
+    def prove(self, record: TensorRecord, box: Box) -> None:
+        """Compare the chunks under a box with their digests: only these, where the tensor lies in rows.
+
+        Raises:
+            CorruptChunkError: a chunk differs from the manifest.
+        """
+        pieces = self._payload.manifest.pieces_of.get(record.name)
+        for held, part in _parts(pieces, box) if pieces is not None else ():
+            self._prove(held.storage, chunks_under(part, _box(held), item_bytes=record.item_bytes))
+        if pieces is None and record.is_contiguous and 0 not in box.sizes:
+            outer = whole(record.shape)
+            self._prove(record.storage, chunks_under(box, outer, item_bytes=record.item_bytes, shift=record.offset))
+        elif pieces is None:
+            self._prove_bytes(record.storage, record.offset, record.offset + record.extent_bytes)
+
     def box(self, record: TensorRecord, box: Box, into: Tensor) -> None:
-        """Copy a box of a tensor; only the chunks under it are proved and read, where the tensor lies in rows.
+        """Copy a box of a tensor, proved before.
 
         Args:
             record: Which tensor.
             box: Which elements.
             into: Gets them; of this dtype and shape, on any device, of any strides.
+
+        Raises:
+            CorruptChunkError: as :meth:`prove`; nothing was copied.
         """
-        if not into.numel():
-            return
+        self.prove(record, box)
         pieces = self._payload.manifest.pieces_of.get(record.name)
-        if pieces is not None:
-            for piece in pieces:
-                held = Box(piece.offsets, piece.sizes)
-                part = box.meet(held)
-                if part is not None:
-                    self._prove(piece.storage, chunks_under(part, held, item_bytes=record.item_bytes))
-                    rows = self._rows(piece.storage, record.dtype, piece.sizes)
-                    bits(into[part.within(box)]).copy_(bits(rows[part.within(held)]))
-            return
-        if record.is_contiguous:
-            chunks = chunks_under(box, whole(record.shape), item_bytes=record.item_bytes, shift=record.offset)
-            self._prove(record.storage, chunks)
-        else:
-            self._prove_bytes(record.storage, record.offset, record.offset + record.extent_bytes)
-        bits(into).copy_(bits(self._viewed(record)[box.within(whole(record.shape))]))
+        for held, part in _parts(pieces, box) if pieces is not None else ():
+            rows = self._rows(held.storage, record.dtype, held.sizes)
+            bits(into[part.within(box)]).copy_(bits(rows[part.within(_box(held))]))
+        if pieces is None:
+            bits(into).copy_(bits(self._viewed(record)[box.within(whole(record.shape))]))
 
     def stored(self, storage: int) -> Iterator[memoryview]:
         """A storage as it lies, in blocks of whole chunks, each proved; its pages are let go of."""
@@ -179,6 +186,18 @@ class Tensors:
         wanted = torch_dtype(dtype)
         aligned = flat if flat.data_ptr() % wanted.itemsize == 0 else flat.clone()
         return aligned.view(wanted).view(tuple(sizes))
+
+
+def _box(piece: PieceRecord) -> Box:
+    return Box(piece.offsets, piece.sizes)
+
+
+def _parts(pieces: Iterable[PieceRecord], box: Box) -> Iterator[tuple[PieceRecord, Box]]:
+    """The pieces that a box meets, and where it meets them."""
+    for piece in pieces:
+        part = box.meet(_box(piece))
+        if part is not None:
+            yield piece, part
 
 
 def _alone(view: memoryview, dtype: torch.dtype, record: TensorRecord) -> Tensor | None:
