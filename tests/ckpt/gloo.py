@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.ckpt.gloo", "ckpt.distributed", "torch.distributed.fsdp"])
-_LIMIT_S = 120  # of one scenario: nothing waits for it but a test that hangs
+_LIMIT_S = 240  # of one scenario: nothing waits for it but a test that hangs
 
 Scenario = Callable[..., object]  # gets its rank, then the arguments; what it returns must be picklable
 
@@ -77,7 +77,11 @@ def _child(
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo"}
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=processes, timeout=timedelta(seconds=60)
+            "gloo",
+            init_method=f"file://{meeting}",
+            rank=rank,
+            world_size=processes,
+            timeout=timedelta(seconds=_LIMIT_S),
         )
         value = scenario(rank, *arguments)
         if not dying:
