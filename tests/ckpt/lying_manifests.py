@@ -208,10 +208,11 @@ ENTRIES: dict[str, tuple[str, Edit]] = {
 def lies() -> dict[str, Lie]:
     """Every lie above as a change of the vector ``mixed``."""
     forged = {name: (word, "mixed", _forged(edit)) for name, (word, edit) in (TABLES | STATE).items()}
-    return forged | {name: (word, "mixed", _sealed(edit)) for name, (word, edit) in ENTRIES.items()}
+    return forged | {name: (word, "mixed", sealed(edit)) for name, (word, edit) in ENTRIES.items()}
 
 
-def _sealed(edit: Edit) -> Callable[[Path], object]:
+def sealed(edit: Edit) -> Callable[[Path], object]:
+    """The manifest of a vector's checkpoint, edited."""
     return lambda folder: rewrite_manifest(folder / CHECKPOINT, edit)
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.ckpt import lying_files, lying_headers, lying_manifests
+from tests.ckpt import lying_cuts, lying_files, lying_headers, lying_manifests
 from tests.ckpt.vector_answers import answer
 from tests.ckpt.vector_states import GOOD as MAKERS
 from tests.ckpt.vectors import DERIVED, GOOD, Vector, derived, edits, unpacked
 
-LIES = lying_files.lies() | lying_manifests.lies() | lying_headers.lies()
+LIES = lying_files.lies() | lying_manifests.lies() | lying_headers.lies() | lying_cuts.lies()
 AS_EDITS = ("two-chunks",)  # a good one that is too large to lie here as it is
 VALUES = {"plain": ("w",), "views": ("second", "every other", "column", "repeated"), "channels-last": ("conv",)}
 

@@ -1,8 +1,9 @@
-"""Hypothesis strategies for states: nested values, tensors of every dtype with any bits, and views."""
+"""Hypothesis strategies for states: nested values, tensors of every dtype with any bits, views, and tilings."""
 
 import torch
 from hypothesis import strategies as st
 
+from ckpt.boxes import Box, whole
 from ckpt.dtypes import BY_NAME, torch_dtype
 
 DTYPES = [name for name in BY_NAME if hasattr(torch, name)]
@@ -59,3 +60,24 @@ states = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+@st.composite
+def tilings(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
+    """A shape, and boxes that tile it: cut again and again along any axis."""
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    boxes = [whole(shape)]
+    for _ in range(draw(st.integers(0, 6))):
+        box = boxes.pop(draw(st.integers(0, len(boxes) - 1)))
+        axis = draw(st.integers(0, len(shape) - 1))
+        at = draw(st.integers(0, box.sizes[axis] - 1))
+        boxes += [box] if at == 0 else _halves(box, axis, at)
+    return shape, sorted(boxes, key=lambda box: box.offsets)
+
+
+def _halves(box: Box, axis: int, at: int) -> list[Box]:
+    def changed(numbers: tuple[int, ...], value: int) -> tuple[int, ...]:
+        return (*numbers[:axis], value, *numbers[axis + 1 :])
+
+    first = Box(box.offsets, changed(box.sizes, at))
+    return [first, Box(changed(box.offsets, box.offsets[axis] + at), changed(box.sizes, box.sizes[axis] - at))]

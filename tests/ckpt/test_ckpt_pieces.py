@@ -19,7 +19,7 @@ from ckpt.dtypes import torch_dtype
 from ckpt.piece_rules import MAX_CUT_AXES, untiled
 from tests.ckpt.equality import same
 from tests.ckpt.pieces import along, rows, save_in_pieces
-from tests.ckpt.strategies import DTYPES
+from tests.ckpt.strategies import DTYPES, tilings
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 
@@ -179,27 +179,6 @@ def test_a_bad_piece_is_repaired_from_a_copy(tmp_path: Path) -> None:
 
     assert ckpt.repair(tmp_path / "c", tmp_path / "good").ok
     assert same(ckpt.load(tmp_path / "c"), state())
-
-
-@st.composite
-def tilings(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
-    """A shape, and boxes that tile it: cut again and again along any axis."""
-    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
-    boxes = [whole(shape)]
-    for _ in range(draw(st.integers(0, 6))):
-        box = boxes.pop(draw(st.integers(0, len(boxes) - 1)))
-        axis = draw(st.integers(0, len(shape) - 1))
-        at = draw(st.integers(0, box.sizes[axis] - 1))
-        boxes += [box] if at == 0 else _halves(box, axis, at)
-    return shape, sorted(boxes, key=lambda box: box.offsets)
-
-
-def _halves(box: Box, axis: int, at: int) -> list[Box]:
-    def changed(numbers: tuple[int, ...], value: int) -> tuple[int, ...]:
-        return (*numbers[:axis], value, *numbers[axis + 1 :])
-
-    first = Box(box.offsets, changed(box.sizes, at))
-    return [first, Box(changed(box.offsets, box.offsets[axis] + at), changed(box.sizes, box.sizes[axis] - at))]
 
 
 @settings(max_examples=30, deadline=None)

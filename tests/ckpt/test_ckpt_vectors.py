@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -20,15 +21,18 @@ from hypothesis import strategies as st
 
 import ckpt
 import treering_reader
+from ckpt.boxes import Box
 from ckpt.dtypes import BY_NAME, BY_SAFETENSORS
 from ckpt.names import MANIFEST_NAME
 from ckpt.proto.checkpoint_pb2 import Manifest
 from ckpt.state import NUMPY_DTYPES
 from ckpt.wire import body_of
 from tests.ckpt.make_vectors import AS_EDITS, LIES, make
-from tests.ckpt.strategies import states
+from tests.ckpt.pieces import save_in_pieces
+from tests.ckpt.strategies import DTYPES, states, tilings
 from tests.ckpt.vector_answers import answer
 from tests.ckpt.vector_states import GOOD as MAKERS
+from tests.ckpt.vector_states import counted
 from tests.ckpt.vectors import GOOD, VECTORS, derived, expected, good_names, unpacked
 from tests.hostile.edits import forge_files, mutate, rewrite_manifest
 
@@ -176,9 +180,22 @@ def test_any_state_that_ckpt_saved_the_other_reader_reads(
     assert treering_reader.rendered(treering_reader.read(str(path))) == answer(path)
 
 
+@settings(max_examples=50, deadline=None)
+@given(tiling=tilings(), dtype=st.sampled_from(DTYPES))
+def test_any_tensor_in_pieces_that_ckpt_saved_the_other_reader_reads(
+    tiling: tuple[tuple[int, ...], list[Box]], dtype: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shape, boxes = tiling
+    path = tmp_path_factory.mktemp("pieces") / "c"
+
+    save_in_pieces({"w": counted(dtype, prod(shape)).reshape(shape), "step": 1}, path, {"w": boxes})
+
+    assert treering_reader.rendered(treering_reader.read(str(path))) == answer(path)
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    base=st.sampled_from(["mixed", "kinds", "numpy", "views", "tied", "empty", "shards"]),
+    base=st.sampled_from(["mixed", "kinds", "numpy", "views", "tied", "empty", "shards", "pieces"]),
     seed=st.integers(0, 2**32),
     forged=st.booleans(),
 )

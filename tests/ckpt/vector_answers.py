@@ -60,12 +60,18 @@ def _sha256(data: bytes) -> str:
 
 def _tensor(manifest: Manifest, name: str, loaded: torch.Tensor) -> Answer:
     record = manifest.by_name[name]
+    pieces = [
+        [list(piece.offsets), list(piece.sizes), piece.storage]
+        for piece in manifest.pieces
+        if manifest.tensors[piece.tensor] is record
+    ]
     return {
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "shape": list(loaded.shape),
         "strides": list(normal_strides(loaded.shape, loaded.stride())),
         "offset": record.offset,
         "storage": record.storage,
+        **({"pieces": pieces} if pieces else {}),
         "sha256": _sha256(row_major(loaded)),
     }
 

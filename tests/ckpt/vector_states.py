@@ -4,6 +4,7 @@ The functions are the sources of ``docs/formats/vectors/v1/good``; a vector, onc
 the vector's folder and gives back the checkpoint's path inside it.
 """
 
+import itertools
 import json
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -14,7 +15,9 @@ import numpy as np
 import torch
 
 import ckpt
+from ckpt.boxes import Box
 from ckpt.dtypes import BY_NAME, torch_dtype
+from tests.ckpt.pieces import along, rows, save_in_pieces
 from tests.ckpt.safetensors_files import entry, file_bytes
 from tests.ckpt.signers import NEW, OLD, later, noon
 
@@ -209,6 +212,42 @@ def mixed(folder: Path) -> str:
     return save_with(folder, state, texts, {"k": "v", "l": "w"})
 
 
+def pieces(folder: Path) -> str:
+    """As several writers store it: tied tensors, a grid, other dtypes, and some that lie whole."""
+    table = torch.arange(24.0).reshape(6, 4)
+    state = {
+        "rows": table,
+        "tied": table.clone(),
+        "columns": table + 100,
+        "grid": torch.arange(27, dtype=torch.int16).reshape(3, 3, 3),
+        "deep": torch.arange(32.0).reshape(2, 2, 2, 4),
+        "line": counted("complex32", 5),
+        "plain": torch.ones(3),
+        "steps": [torch.tensor(4), 4],
+    }
+    sides = [(0, 1), (1, 2)]  # where a box begins along an axis of 3, and how long it is
+    grid = [Box(*zip(*sides, strict=True)) for sides in itertools.product(sides, repeat=3)]
+    cuts = {
+        "rows": rows((6, 4), 2, 4),
+        "columns": along((6, 4), 1, 1),
+        "grid": grid,
+        "deep": halved((2, 2, 2, 4)),
+        "line": rows((5,), 3),
+    }
+    save_in_pieces(state, folder / CHECKPOINT, cuts, ties={"tied": "rows"}, metadata={"ranks": "2"})
+    return CHECKPOINT
+
+
+def halved(shape: tuple[int, ...]) -> list[Box]:
+    """A box, half of the rest, half of that, and so on, until a box has one element."""
+    boxes, offsets, sizes = [], [0] * len(shape), list(shape)
+    while (axis := next((axis for axis, size in enumerate(sizes) if size > 1), None)) is not None:
+        sizes[axis] //= 2
+        boxes.append(Box(tuple(offsets), tuple(sizes)))
+        offsets[axis] += sizes[axis]
+    return [*boxes, Box(tuple(offsets), tuple(sizes))]
+
+
 def signed(folder: Path) -> str:
     name = save(folder, {"w": torch.tensor([1.0, 2.0])}, sign=ckpt.signer(OLD, line="mnist", now=noon))
     ckpt.sign(folder / name, NEW, line="mnist", not_after=later(days=1), now=noon)
@@ -267,6 +306,7 @@ GOOD: dict[str, Callable[[Path], str]] = {
     "keys": keys,
     "attachments": attachments,
     "mixed": mixed,
+    "pieces": pieces,
     "signed": signed,
     "adopted-file": adopted_file,
     "adopted-folder": adopted_folder,

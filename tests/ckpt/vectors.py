@@ -125,7 +125,8 @@ def _changed(name: str, old: bytes | Edit, new: bytes | Edit) -> Edit:
     assert isinstance(new, bytes)
     if new == old.ljust(len(new), b"\0"):
         return {"file": name, "grow": len(new), "splices": []}
-    return {"file": name, "splices": list(_runs(old, new) if len(old) == len(new) else _parts(old, new))}
+    ways = [list(_parts(old, new)), *([list(_runs(old, new))] if len(old) == len(new) else [])]
+    return {"file": name, "splices": min(ways, key=lambda splices: len(json.dumps(splices)))}
 
 
 def _runs(old: bytes, new: bytes) -> Iterator[Splice]:

@@ -25,6 +25,7 @@ def check_adopted(manifest: Manifest) -> None:
     Raises:
         FaultError: ``file-name``, ``file-table``, ``placement`` or ``adopted-storage``.
     """
+    demand(not manifest.pieces, "adopted-storage", "adopted files in pieces")
     names = [file.name for file in manifest.files]
     payload = [name for name in names if name != INDEX]
     for name in payload:

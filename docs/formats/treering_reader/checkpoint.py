@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from treering_reader import adopted, digests, envelope, placement, wire
+from treering_reader import adopted, digests, envelope, pieces, placement, wire
 from treering_reader.faults import FaultError, demand
 from treering_reader.folder import Folder, reading
 from treering_reader.layout import (
@@ -19,11 +19,23 @@ from treering_reader.layout import (
     STORAGE_AT_MOST,
     ascending,
     check_chunks,
-    check_tables,
+    check_storages,
+    check_tensors,
     gathered,
     users,
 )
-from treering_reader.schema import MANIFEST, SIGNATURES, Attachment, Manifest, Signature, Signatures, Storage, Tensor
+from treering_reader.placement import lies_row_major
+from treering_reader.schema import (
+    MANIFEST,
+    SIGNATURES,
+    Attachment,
+    Manifest,
+    Piece,
+    Signature,
+    Signatures,
+    Storage,
+    Tensor,
+)
 from treering_reader.state import State
 
 SIGNATURES_FILE_AT_MOST = 128 << 10
@@ -33,9 +45,10 @@ _RESERVED = {"manifest.pb", "model.safetensors.index.json", "delta.pb", "signatu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """One tensor: its record, and its elements in row-major order."""
+    """One tensor: its record, and its elements in row-major order; ``pieces`` says how it was stored, if not whole."""
 
     record: Tensor
+    pieces: tuple[Piece, ...]
     storage: bytes
     in_order: bool
 
@@ -101,6 +114,19 @@ def _read(folder: Folder, alone: str) -> Checkpoint:
     return _checkpoint(manifest, state, storages, attachments, signatures)
 
 
+def _loaded(manifest: Manifest, storages: Sequence[bytes]) -> dict[str, Loaded]:
+    cut, sharing = pieces.by_tensor(manifest), users(manifest)
+    loaded = {}
+    for number, tensor in enumerate(manifest.tensors):
+        content, in_order = storages[tensor.storage], lies_row_major(tensor, len(sharing[tensor.storage]))
+        if number in cut:
+            content, in_order = pieces.assembled(tensor, cut[number], storages), True
+        loaded[tensor.name] = Loaded(
+            record=tensor, pieces=tuple(cut.get(number, ())), storage=content, in_order=in_order
+        )
+    return loaded
+
+
 def _checkpoint(
     manifest: Manifest,
     state: State,
@@ -108,21 +134,13 @@ def _checkpoint(
     attachments: dict[str, bytes],
     signatures: tuple[Signature, ...],
 ) -> Checkpoint:
-    sharing = users(manifest)
     weights = digests.of_weights(manifest)
-    root = digests.h("treering/root/v1", weights, state.digest)
+    root = digests.of_root(manifest, weights, state.digest)
     attached, metadata = digests.of_attachments(manifest), digests.of_metadata(manifest)
     return Checkpoint(
         manifest=manifest,
         state=state.value,
-        tensors={
-            tensor.name: Loaded(
-                record=tensor,
-                storage=storages[tensor.storage],
-                in_order=placement.lies_row_major(tensor, len(sharing[tensor.storage])),
-            )
-            for tensor in manifest.tensors
-        },
+        tensors=_loaded(manifest, storages),
         attachments=attachments,
         metadata={entry.key: entry.value for entry in manifest.metadata},
         signatures=signatures,
@@ -139,7 +157,10 @@ def _checked(manifest: Manifest) -> State:
     """Every rule that needs the manifest alone; the state, since it is built on the way."""
     version = manifest.format_version
     demand(version == 1, "unknown-version", f"format version {version}, this reader knows 1")
-    check_tables(manifest)
+    pieces.check_order(manifest)
+    check_tensors(manifest)
+    pieces.check_pieces(manifest)
+    check_storages(manifest)
     state = State(manifest.state, manifest.tensors)
     _check_attachments(manifest.attachments)
     for name in ("metadata", "producer"):

@@ -43,6 +43,20 @@ def of_weights(manifest: Manifest) -> bytes:
     return h("treering/weights/v1", *fields)
 
 
+def of_pieces(manifest: Manifest) -> bytes:
+    named = ((manifest.tensors[piece.tensor].name, piece) for piece in manifest.pieces)
+    fields = [integer(len(manifest.pieces))]
+    for name, piece in sorted(named, key=lambda pair: (pair[0].encode(), pair[1].offsets)):
+        fields += [text(name), integers(piece.offsets), integers(piece.sizes), integer(piece.storage)]
+    return h("treering/pieces/v1", *fields)
+
+
+def of_root(manifest: Manifest, weights: bytes, state: bytes) -> bytes:
+    if manifest.pieces:
+        return h("treering/pieced-root/v1", weights, of_pieces(manifest), state)
+    return h("treering/root/v1", weights, state)
+
+
 def of_attachments(manifest: Manifest) -> bytes:
     listed = sorted(manifest.attachments, key=lambda attachment: attachment.path.encode())
     fields = [field for attachment in listed for field in (text(attachment.path), of_storage(attachment))]

@@ -81,30 +81,50 @@ def check_chunks(named: str, described: Storage | Attachment) -> None:
     demand(found == (chunks, chunks), "chunk-count", f"{named} has {found} digests for {chunks} chunks")
 
 
-def check_tables(manifest: Manifest) -> None:
-    """Every rule of *Storages and chunks* and *Tensors* that the tables alone can break.
+def check_tensors(manifest: Manifest) -> None:
+    """The rules of *Tensors* that the table alone can break.
 
     Raises:
         FaultError: The first rule that does not hold.
     """
-    for index, storage in enumerate(manifest.storages):
-        check_chunks(f"storage {index}", storage)
     names = [tensor.name for tensor in manifest.tensors]
     demand(len(set(names)) == len(names), "duplicate-name", "two tensors have one name")
-    for tensor in manifest.tensors:
+    cut = {piece.tensor for piece in manifest.pieces}
+    for number, tensor in enumerate(manifest.tensors):
         _check_tensor(tensor, manifest.storages)
-    by_name = sorted(manifest.tensors, key=lambda tensor: tensor.name.encode())
-    order = list(dict.fromkeys(tensor.storage for tensor in by_name))
+        if number not in cut:
+            end, size = end_of(tensor), manifest.storages[tensor.storage].size
+            demand(end <= size, "storage-bounds", f"{tensor.name[:80]!r} ends at byte {end} of a storage of {size}")
+
+
+def check_storages(manifest: Manifest) -> None:
+    """The rules of *Storages and chunks*: their order, their chunks, and that each holds its tensors and no more."""
+    for index, storage in enumerate(manifest.storages):
+        check_chunks(f"storage {index}", storage)
+    used = storages_used(manifest)
+    by_name = sorted(range(len(used)), key=lambda number: manifest.tensors[number].name.encode())
+    order = list(dict.fromkeys(storage for number in by_name for storage in used[number]))
     demand(order == list(range(len(manifest.storages))), "storage-order", f"first used in the order {order[:20]}")
     for index, (storage, tensors) in enumerate(zip(manifest.storages, users(manifest), strict=True)):
-        _check_span(index, storage, tensors)
+        if tensors:  # a storage of a piece has none
+            _check_span(index, storage, tensors)
+
+
+def storages_used(manifest: Manifest) -> list[list[int]]:
+    """The storages of each tensor: its own, or those of its pieces in their order."""
+    used: list[list[int]] = [[] for _ in manifest.tensors]
+    for piece in manifest.pieces:
+        used[piece.tensor].append(piece.storage)
+    return [storages or [tensor.storage] for storages, tensor in zip(used, manifest.tensors, strict=True)]
 
 
 def users(manifest: Manifest) -> list[list[Tensor]]:
-    """The tensors of each storage, in state order."""
+    """The tensors of each storage that lie in it whole, in state order."""
     result: list[list[Tensor]] = [[] for _ in manifest.storages]
-    for tensor in manifest.tensors:
-        result[tensor.storage].append(tensor)
+    cut = {piece.tensor for piece in manifest.pieces}
+    for number, tensor in enumerate(manifest.tensors):
+        if number not in cut:
+            result[tensor.storage].append(tensor)
     return result
 
 
@@ -122,8 +142,6 @@ def _check_tensor(tensor: Tensor, storages: Sequence[Storage]) -> None:
     demand(tensor.strides == expected, "tensor-strides", f"{named}: {tensor.strides}, normal is {expected}")
     demand(tensor.offset % element == 0, "tensor-offset", f"{named} begins at {tensor.offset}, elements of {element}")
     demand(tensor.storage < len(storages), "reference", f"{named} lies in storage {tensor.storage}")
-    end, size = end_of(tensor), storages[tensor.storage].size
-    demand(end <= size, "storage-bounds", f"{named} ends at byte {end} of a storage of {size}")
 
 
 def _check_span(index: int, storage: Storage, tensors: Sequence[Tensor]) -> None:

@@ -34,12 +34,14 @@ def rendered(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def tensor(loaded: Loaded) -> dict[str, Any]:
     record = loaded.record
+    cut = [[list(piece.offsets), list(piece.sizes), piece.storage] for piece in loaded.pieces]
     return {
         "dtype": record.dtype,
         "shape": list(record.shape),
         "strides": list(record.strides),
         "offset": record.offset,
         "storage": record.storage,
+        **({"pieces": cut} if cut else {}),
         "sha256": hashlib.sha256(loaded.content).hexdigest(),
     }
 

@@ -58,6 +58,14 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    tensor: int = 0
+    offsets: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    storage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     format_version: int = 0
     storages: tuple[Storage, ...] = ()
@@ -68,6 +76,7 @@ class Manifest:
     metadata: tuple[Entry, ...] = ()
     producer: tuple[Entry, ...] = ()
     adopted: bool = False
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +112,7 @@ _TENSOR = Message(
 _NODE = Message(Node, _fields(kind="enum", count="uint64", data="bytes", name="string", requires_grad="bool"))
 _FILE = Message(File, _fields(name="string", size="uint64", header_size="uint64", header_sha256="bytes"))
 _ATTACHMENT = Message(Attachment, _fields(path="string", size="uint64", **_CHUNKS))
+_PIECE = Message(Piece, _fields(tensor="uint32", offsets="packed uint64", sizes="packed uint64", storage="uint32"))
 _ENTRY = Message(Entry, _fields(key="string", value="string"))
 _SIGNATURE = Message(Signature, _fields(key_id="bytes", statement="bytes", signature="bytes"))
 
@@ -118,6 +128,7 @@ MANIFEST = Message(
         7: Field("metadata", "message", _ENTRY),
         8: Field("producer", "message", _ENTRY),
         9: Field("adopted", "bool"),
+        10: Field("pieces", "message", _PIECE),
     },
 )
 SIGNATURES = Message(
