@@ -58,6 +58,8 @@ bench: $(STAMP)  ## time and memory of each stage of the pipeline
 
 soak: $(STAMP)  ## kill writers at every system call, mutate files, kill every process of a stack, bad days (root, hours)
 	$(BIN)/python -m tests.ckpt.soak_kill
+	$(BIN)/python -m tests.ckpt.soak_flips --work .treering/soak-flips
+	$(BIN)/python -m tests.ckpt.soak_large --work .treering/soak-large
 	$(BIN)/python -m tests.hostile.soak_mutations --seconds 600
 	$(BIN)/python -m tests.flows.soak_bad_days --home .treering/soak-days
 	$(BIN)/python -m tests.flows.soak_kills --home .treering/soak-kills --json .treering/soak-kills.json
