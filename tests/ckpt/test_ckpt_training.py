@@ -65,7 +65,6 @@ class Training:
         return losses
 
     def state(self) -> dict[str, Any]:
-        order = self.order.bit_generator.state
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
