@@ -7,8 +7,10 @@ STAMP := $(VENV)/.installed
 PORTS ?= usual
 TESTS ?= tests
 JOBS ?= 2
+FUZZER := .treering/fuzz
+FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test check lint types imports proto bench soak up down clean lock system-deps
+.PHONY: help demo test check lint types imports proto bench soak fuzz up down clean lock system-deps
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +65,13 @@ soak: $(STAMP)  ## kill writers at every system call, mutate files, kill every p
 	$(BIN)/python -m tests.hostile.soak_mutations --seconds 600
 	$(BIN)/python -m tests.flows.soak_bad_days --home .treering/soak-days
 	$(BIN)/python -m tests.flows.soak_kills --home .treering/soak-kills --json .treering/soak-kills.json
+
+$(FUZZER)/.installed: requirements.fuzz.lock $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(FUZZER)/packages -r $<
+	@touch $@
+
+fuzz: $(FUZZER)/.installed  ## look for bytes that break a reader of ckpt, guided by coverage (FUZZ_SECONDS=600)
+	PYTHONPATH=$(FUZZER)/packages $(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS) --home $(FUZZER)
 
 lock: BARE = $(shell sed -n 's/^\([^#=]*\)==.*/--exclude \1/p' requirements.bare.lock)
 lock: $(STAMP)  ## write requirements.lock from what is installed
