@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import ckpt
 import treering_reader
 from ckpt.boxes import Box
+from ckpt.digests import sha256
 from ckpt.dtypes import BY_NAME, BY_SAFETENSORS
 from ckpt.names import MANIFEST_NAME
 from ckpt.proto.checkpoint_pb2 import Manifest
@@ -208,13 +209,39 @@ def test_of_any_mutated_manifest_both_readers_say_the_same(
         with contextlib.suppress(ckpt.FormatError, LookupError, OSError):  # of what no header can be derived from
             forge_files(path)
 
-    try:
-        found: str | None = treering_reader.read(str(path)).root
-    except treering_reader.FaultError:
-        found = None
-    reports = [ckpt.verify(path, verify=level) for level in LEVELS]
+    assert root_of_the_other(path) == root_of_ckpt(path)
 
-    assert found == (reports[0].root if all(reports) else None)
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(base=st.sampled_from(good_names()), sealed=st.booleans(), data=st.data())
+def test_of_any_changed_file_both_readers_say_the_same(
+    base: str, sealed: bool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Some bytes taken out and others put in; with ``sealed`` under a right length and checksum."""
+    path = unpacked(base, tmp_path_factory.mktemp("changed") / "v", TABLE)
+    files = sorted(file for file in path.parent.rglob("*.pb" if sealed else "*") if file.is_file())
+    file = data.draw(st.sampled_from(files))
+    content = file.read_bytes()
+    inner = content[24:-32] if sealed else content
+    start = data.draw(st.integers(0, len(inner)))
+    inner = inner[:start] + data.draw(st.binary(max_size=3)) + inner[start + data.draw(st.integers(0, 3)) :]
+    file.write_bytes(content[:16] + len(inner).to_bytes(8, "little") + inner + sha256(inner) if sealed else inner)
+
+    assert root_of_the_other(path) == root_of_ckpt(path)
+
+
+def root_of_the_other(path: Path) -> str | None:
+    """The root that the other reader finds; None where it refuses the checkpoint."""
+    try:
+        return treering_reader.read(str(path)).root
+    except treering_reader.FaultError:
+        return None
+
+
+def root_of_ckpt(path: Path) -> str | None:
+    """The root where every level of verification is content."""
+    reports = [ckpt.verify(path, verify=level) for level in LEVELS]
+    return reports[0].root if all(reports) else None
 
 
 def test_both_readers_know_the_same_dtypes() -> None:
