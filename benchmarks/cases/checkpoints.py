@@ -227,4 +227,4 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 def _touch(state: Any) -> int:
     """Read a byte of every page, so that a mapped load does its work too."""
     tensors: dict[str, Tensor] = state
-    return sum(int(tensor.view(torch.uint8)[::PAGE_BYTES].sum()) for tensor in tensors.values())
+    return sum(int(tensor.detach().view(torch.uint8)[::PAGE_BYTES].sum()) for tensor in tensors.values())
