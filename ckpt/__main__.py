@@ -169,7 +169,10 @@ def _shown(value: object) -> str:
 
 
 def _verify(options: argparse.Namespace) -> Result:
-    return _told(ckpt.verify(options.path, verify=options.level, root=options.root, trust=_trust(options)))
+    report = ckpt.verify(
+        options.path, verify=options.level, root=options.root, trust=_trust(options), progress=progress_bar()
+    )
+    return _told(report)
 
 
 def _repair(options: argparse.Namespace) -> Result:
@@ -195,7 +198,7 @@ def _told(report: ckpt.Report) -> Result:
 
 
 def _diff(options: argparse.Namespace) -> Result:
-    delta = ckpt.diff(options.base, options.target, options.out)
+    delta = ckpt.diff(options.base, options.target, options.out, progress=progress_bar())
     full = ckpt.read_manifest(options.target).payload_bytes
     facts = {
         "base_root": delta.base_root,
@@ -210,7 +213,7 @@ def _diff(options: argparse.Namespace) -> Result:
 
 
 def _apply(options: argparse.Namespace) -> Result:
-    manifest = ckpt.apply(options.base, options.delta, options.out, trust=_trust(options))
+    manifest = ckpt.apply(options.base, options.delta, options.out, trust=_trust(options), progress=progress_bar())
     return 0, {"root": manifest.root, "seal": manifest.seal}, f"{options.out}: root {manifest.root}"
 
 

@@ -19,6 +19,7 @@ from ckpt.adopted_header import Header, parse, stated
 from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, crc32, sha256
 from ckpt.errors import CorruptChunkError, FormatError
 from ckpt.folder import Folder, Unread, forget, reading
+from ckpt.hashing import Progress
 from ckpt.manifest import Attachment, FileRecord, Manifest
 from ckpt.names import MANIFEST_NAME, manifest_beside
 from ckpt.rules import check
@@ -272,7 +273,12 @@ def _digest(blocks: Iterator[memoryview], algorithm: Algorithm) -> str:
 
 
 def check_all(
-    payload: Payload, algorithm: Algorithm | None, indices: Sequence[int] | None = None, *, keep: bool = True
+    payload: Payload,
+    algorithm: Algorithm | None,
+    indices: Sequence[int] | None = None,
+    *,
+    keep: bool = True,
+    progress: Progress | None = None,
 ) -> Iterator[CorruptChunkError]:
     """Faults of many storages, found by all cores; in storage order. What was not read yet is read for it.
 
@@ -281,15 +287,21 @@ def check_all(
         algorithm: Which digests to compare; None reads alone.
         indices: Storages; all by default.
         keep: Whether the pages will be used; False lets go of them, so that memory stays bounded.
+        progress: Called with (bytes checked, bytes in all) while there is more than a little to check.
     """
     wanted = range(len(payload.manifest.storages)) if indices is None else indices
     tasks = list(_tasks([(index, payload.manifest.storages[index].size_bytes) for index in wanted]))
     if len(tasks) == 1:  # no thread starts as fast as a small checkpoint is checked
         yield from _faults(payload, algorithm, tasks[0], keep)
         return
+    done, total = 0, sum(payload.manifest.storages[index].size_bytes for index in wanted)
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-verify") as pool:
-        for pending in [pool.submit(_faults, payload, algorithm, task, keep) for task in tasks]:
+        running = [pool.submit(_faults, payload, algorithm, task, keep) for task in tasks]
+        for task, pending in zip(tasks, running, strict=True):
             yield from pending.result()
+            done += CHUNK_BYTES * sum(len(chunks) for _, chunks in task)
+            if progress is not None:
+                progress(min(done, total), total)
 
 
 _Part = tuple[int, range]  # a storage and some of its chunks

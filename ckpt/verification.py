@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, RootMismatchError
 from ckpt.folder import Folder, reading
+from ckpt.hashing import Progress
 from ckpt.manifest import Manifest
 from ckpt.names import MANIFEST_NAME, SIGNATURES_NAME
 from ckpt.payload import (
@@ -60,7 +61,12 @@ class Report:
 
 
 def verify(
-    path: Path | str, *, verify: Algorithm = "sha256", root: str | None = None, trust: Trusted | None = None
+    path: Path | str,
+    *,
+    verify: Algorithm = "sha256",
+    root: str | None = None,
+    trust: Trusted | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Compare every byte of a checkpoint with its manifest.
 
@@ -69,6 +75,7 @@ def verify(
         verify: ``"sha256"`` proves the content; ``"crc32"`` finds accidents several times faster.
         root: The root that must be there.
         trust: Whose signature must be there; a :class:`Trust`, or public keys.
+        progress: Called with (bytes of tensors checked, bytes in all) while there is more than a little to check.
 
     Raises:
         NotACheckpointError: there is no manifest to compare with.
@@ -81,7 +88,7 @@ def verify(
         raise ValueError(f"verify is '{verify}' with trust; expected 'sha256', since a signature vouches for no CRC")
 
     def look(folder: Folder) -> Report:
-        report = _look(folder, verify, root, trusted)
+        report = _look(folder, verify, root, trusted, progress)
         if report.faults and folder.was_replaced():  # they are those of a folder that is being removed
             report.raise_on_fault()
         return report
@@ -89,7 +96,9 @@ def verify(
     return reading(path, look, expected=MANIFEST_NAME)
 
 
-def _look(folder: Folder, algorithm: Algorithm, root: str | None, trust: Trust | None) -> Report:
+def _look(
+    folder: Folder, algorithm: Algorithm, root: str | None, trust: Trust | None, progress: Progress | None
+) -> Report:
     try:
         manifest = manifest_in(folder)
     except (FormatError, CorruptFileError) as error:
@@ -100,7 +109,7 @@ def _look(folder: Folder, algorithm: Algorithm, root: str | None, trust: Trust |
     statement = _accepted(folder, manifest, trust, faults)
     payload = Payload(folder=folder.path, manifest=manifest, files=_files(folder, manifest, faults))
     readable = [index for index, place in enumerate(manifest.placements) if payload.files[place.file]]
-    faults.extend(check_all(payload, algorithm, readable, keep=False))
+    faults.extend(check_all(payload, algorithm, readable, keep=False, progress=progress))
     checked = sum(manifest.storages[index].size_bytes for index in readable)
     for item in manifest.attachments:
         try:

@@ -178,3 +178,15 @@ def test_a_call_that_makes_no_sense_exits_with_2(pair: Path, capsys: pytest.Capt
 def test_what_is_missing_is_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 1
     assert "NotACheckpointError" in capsys.readouterr().err
+
+
+def test_verifying_tells_how_far_it_is(tmp_path: Path) -> None:
+    ckpt.save({"w": torch.rand(12_000_000), "b": torch.rand(3)}, tmp_path / "c")
+    told: list[tuple[int, int]] = []
+
+    report = ckpt.verify(tmp_path / "c", progress=lambda done, total: told.append((done, total)))
+
+    assert report.ok
+    assert len(told) >= 3
+    assert told == sorted(set(told))
+    assert told[-1] == (48_000_012, 48_000_012)
