@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Literal
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
@@ -277,6 +278,14 @@ def test_the_reader_names_a_fault_in_one_line_and_exits_with_1(tmp_path: Path) -
     assert (told.returncode, told.stdout) == (1, "")
     assert told.stderr.startswith("chunk-crc: chunk 0 of storage 0")
     assert told.stderr.count("\n") == 1
+
+
+def test_the_reader_does_not_write_out_a_view_that_repeats_its_elements_into_terabytes(tmp_path: Path) -> None:
+    ckpt.save({"w": torch.ones(1).expand(1 << 40)}, tmp_path / "c")
+
+    told = run(str(tmp_path / "c"), "--json")
+
+    assert json.loads(told.stdout)["tensors"]["w"]["sha256"] is None
 
 
 def test_the_reader_refuses_another_root_than_the_one_that_was_asked_for() -> None:

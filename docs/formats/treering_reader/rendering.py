@@ -12,7 +12,10 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 from treering_reader.checkpoint import Checkpoint, Loaded
+from treering_reader.layout import size_of
 from treering_reader.state import Device, Dtype, NumpyScalar, Reference, Size
+
+REPEATED_AT_MOST = 64 << 20  # bytes of a view that repeats its elements, so that a few stored ones can be terabytes
 
 
 def rendered(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -34,6 +37,7 @@ def rendered(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def tensor(loaded: Loaded) -> dict[str, Any]:
     record = loaded.record
+    countable = size_of(record) <= max(len(loaded.storage), REPEATED_AT_MOST)
     cut = [[list(piece.offsets), list(piece.sizes), piece.storage] for piece in loaded.pieces]
     return {
         "dtype": record.dtype,
@@ -42,7 +46,7 @@ def tensor(loaded: Loaded) -> dict[str, Any]:
         "offset": record.offset,
         "storage": record.storage,
         **({"pieces": cut} if cut else {}),
-        "sha256": hashlib.sha256(loaded.content).hexdigest(),
+        "sha256": hashlib.sha256(loaded.content).hexdigest() if countable else None,
     }
 
 
