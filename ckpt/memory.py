@@ -5,7 +5,7 @@ empty. A storage holds the bytes from the first to the last one that its tensors
 stores the slice, and bytes that no tensor covers are written as zeros, so freed memory never leaks into a file.
 
 Bytes are handed out in blocks, whole chunks each but for the last; only a storage with gaps, or one on a device,
-is staged through extra memory.
+is staged through extra memory. A block is good until the next one is asked for.
 """
 
 import ctypes
@@ -199,8 +199,10 @@ def _direct(tensor: Tensor, start: int, size: int) -> Iterator[memoryview]:
             yield view[offset : offset + BLOCK_BYTES]
         return
     flat = _flat(tensor, start, size)
+    staging = torch.empty(min(size, BLOCK_BYTES), dtype=torch.uint8, pin_memory=tensor.is_cuda)
     for offset in range(0, size, BLOCK_BYTES):
-        yield memory_of(flat[offset : offset + BLOCK_BYTES].cpu())
+        room = min(BLOCK_BYTES, size - offset)
+        yield memory_of(staging[:room].copy_(flat[offset : offset + room]))
 
 
 def _flat(tensor: Tensor, start: int, size: int) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Lock, Thread
 
 from ckpt.commit import refuse_destination
@@ -28,12 +29,13 @@ from ckpt.writer import Prepared, foreign, held_in_memory, prepare
 class Pending:
     """A save that :func:`save_async` began. ``path`` is where the checkpoint will stand."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self.path = prepared.path
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._future: Future[Manifest] = Future()
         self._was_told = False
+        self._given: SimpleQueue[Prepared | None] = SimpleQueue()
         # Not a daemon: a program that ends waits until its last checkpoint is written.
-        Thread(target=self._run, args=(prepared,), name=f"ckpt-save {self.path.name}").start()
+        Thread(target=self._run, name=f"ckpt-save {path.name}").start()
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
@@ -59,7 +61,10 @@ class Pending:
         """Wait for the end; the failure that nobody has heard of yet."""
         return None if self._was_told else self._future.exception()
 
-    def _run(self, prepared: Prepared) -> None:
+    def _run(self) -> None:
+        prepared = self._given.get()
+        if prepared is None:
+            return
         try:
             self._future.set_result(prepared.write())
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
@@ -78,14 +83,20 @@ class _Saver:
         with self._turn:
             if self._last is not None:
                 self._wait_for(self._last)
-            copy = replace(
-                prepared,
-                path=Path(os.path.abspath(prepared.path)),
-                sources=self._arena.copy(prepared.sources),
-                attachments=held_in_memory(prepared.attachments),
-            )
-            self._last = Pending(copy)
-            return self._last
+            # Begun before the copy: to begin with work at hand, a thread would take the caller's turn for some ms.
+            pending = Pending(Path(os.path.abspath(prepared.path)))
+            copy = None
+            try:
+                copy = replace(
+                    prepared,
+                    path=pending.path,
+                    sources=self._arena.copy(prepared.sources),
+                    attachments=held_in_memory(prepared.attachments),
+                )
+            finally:
+                pending._given.put(copy)
+            self._last = pending
+            return pending
 
     def _wait_for(self, earlier: Pending) -> None:
         failure = earlier.untold()

@@ -69,6 +69,8 @@ def load(source: Path | io.BytesIO, *, mapped: bool = False) -> object:
         found = f"a pickle that asks for '{named[1]}'" if named else "a pickle of more than plain values"
         raise FormatError(where, found, "tensors, NumPy arrays and plain values") from None
     except _UNREADABLE as error:
+        if "allocate memory" in str(error):  # torch's own words for it, and those of the system
+            raise MemoryError from None
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise FormatError(where, f"what torch cannot read ({first[:200]})", "a torch file") from None
 

@@ -3,6 +3,7 @@
 What may be on the disk then is what :mod:`tests.ckpt.power_loss` says; the calls are those that real programs made.
 """
 
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -25,11 +26,11 @@ folder = sys.argv[1]
 new = {"w": torch.full((5000,), 2.0), "v": torch.arange(3)}
 """
 
-traced = pytest.mark.skipif(
-    subprocess.run([*STRACE, "/dev/null", "true"], check=False, capture_output=True).returncode != 0,
+pytestmark = pytest.mark.skipif(
+    shutil.which("strace") is None
+    or subprocess.run([*STRACE, "/dev/null", "true"], check=False, capture_output=True).returncode != 0,
     reason="strace is missing or may not trace: SYSTEM_DEPS=1 make system-deps",
 )
-pytestmark = traced
 
 
 @pytest.fixture(scope="module")
