@@ -210,6 +210,8 @@ def refused(rank: int, path: Path) -> list[tuple[str, str]]:
     told += [_told(lambda: ckpt.distributed.save({"w": shard}, path / "c"))]
     told += [_told(partial(ckpt.distributed.load, state, path / "c")) for state in loadings]
     told += [_told(lambda: ckpt.distributed.load({}, path / "nothing"))]
+    ckpt.distributed.save({"w": shard}, path / "d", metadata={"another": "seal"})
+    told += [_told(lambda: ckpt.distributed.load({"w": shard}, path / "cd"[rank]))]
     told += [_told(lambda: ckpt.distributed.load({"w": shard}, path / "c", root="sha256:" + "0" * 64))]
     left = {"v": torch.full((2,), 9.0), "w": emptied(shard)}
     ckpt.distributed.load(left, path / "c", allow_partial_load=True)
@@ -247,26 +249,27 @@ def test_every_process_is_told_why_nothing_was_saved_or_loaded(tmp_path: Path) -
         ("StateMismatchError", "expected a tensor of torch.int64 (6,)"),
         ("StateMismatchError", "has a tensor of torch.float32 (6,) at 'w', expected a int"),
         ("NotACheckpointError", "found nothing"),
+        ("RootMismatchError", "/c' holds sha256:"),
         ("RootMismatchError", "expected sha256:0000"),
     ]
     assert [kind for kind, _ in first] == [kind for kind, _ in expected]
     for (_, message), (_, part) in zip(first, expected, strict=True):
         assert part in message
-    assert sorted(path.name for path in tmp_path.iterdir() if "meeting" not in path.name) == ["c"]
+    assert sorted(path.name for path in tmp_path.iterdir() if "meeting" not in path.name) == ["c", "d"]
 
 
 def load_damaged(rank: int, path: Path) -> tuple[str, bool, bool]:
-    """Rank 0 needs the sound half of the columns."""
+    """Rank 0 needs the sound half of the columns; both need a tensor that is sound."""
     mesh, _ = meshes()
-    wanted = {"w": local_of(torch.zeros(4, 6), mesh, [Shard(1)]), "step": 0}
+    wanted = {"sound": torch.zeros(4), "w": local_of(torch.zeros(4, 6), mesh, [Shard(1)]), "step": 0}
     kind, message = _told(lambda: ckpt.distributed.load(wanted, path))
-    local = wanted["w"].to_local()
-    return f"{kind}: {message}", bool((local == 0).all()), wanted["step"] == 0
+    return f"{kind}: {message}", not wanted["w"].to_local().any() and not wanted["sound"].any(), wanted["step"] == 0
 
 
 def save_columns(rank: int, path: Path) -> None:
     mesh, _ = meshes()
-    ckpt.distributed.save({"w": local_of(torch.ones(4, 6), mesh, [Shard(1)]), "step": 1}, path)
+    state = {"sound": torch.ones(4), "w": local_of(torch.ones(4, 6), mesh, [Shard(1)]), "step": 1}
+    ckpt.distributed.save(state, path)
 
 
 def test_a_process_whose_piece_is_bad_changes_nothing_and_names_it(tmp_path: Path) -> None:
