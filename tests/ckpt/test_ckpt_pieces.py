@@ -14,8 +14,10 @@ from safetensors import safe_open
 
 import ckpt
 from ckpt.boxes import Box, chunks_under, slabs, whole
+from ckpt.delta import Action
 from ckpt.digests import CHUNK_BYTES, Encoder
 from ckpt.dtypes import torch_dtype
+from ckpt.memory import BLOCK_BYTES
 from ckpt.piece_rules import MAX_CUT_AXES, untiled
 from tests.ckpt.equality import same
 from tests.ckpt.pieces import along, rows, save_in_pieces
@@ -83,11 +85,11 @@ def test_tensors_longer_than_a_block_are_consolidated_in_their_order(tmp_path: P
 
 
 def test_attachments_come_along_and_a_bad_one_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "note").write_text("hello")
+    (tmp_path / "note").write_bytes(bytes(range(250)) * (BLOCK_BYTES // 200))
     plain = ckpt.save(state(), tmp_path / "c", attachments={"docs/note": tmp_path / "note"})
 
     assert ckpt.consolidate(tmp_path / "c", tmp_path / "whole").seal == plain.seal
-    (tmp_path / "c/docs/note").write_text("hullo")
+    (tmp_path / "c/docs/note").write_bytes(bytes(BLOCK_BYTES // 200 * 250))
     with pytest.raises(ckpt.CorruptChunkError, match="docs/note"):
         ckpt.consolidate(tmp_path / "c", tmp_path / "other")
     assert not (tmp_path / "other").exists()
@@ -161,9 +163,11 @@ def test_a_delta_between_states_in_pieces_gives_the_target(tmp_path: Path) -> No
     new = save_in_pieces(changed, tmp_path / "new", CUTS)
     recut = save_in_pieces(changed, tmp_path / "recut", {"grid": rows((6, 5), 1)})
 
-    ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "delta")
+    delta = ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "delta")
     ckpt.diff(tmp_path / "new", tmp_path / "recut", tmp_path / "recutting")
 
+    assert [operation.action for operation in delta.storages].count(Action.PATCH) == 1
+    assert [operation.action for operation in delta.storages].count(Action.NEW) == 0
     assert ckpt.apply(tmp_path / "old", tmp_path / "delta", tmp_path / "made").root == new.root != old.root
     assert ckpt.apply(tmp_path / "new", tmp_path / "recutting", tmp_path / "remade").root == recut.root
     assert same(ckpt.load(tmp_path / "remade"), changed)
@@ -220,6 +224,13 @@ def test_boxes_tile_a_tensor_exactly_when_each_element_lies_in_one(heap: tuple[t
 
 def _holds(box: Box, element: tuple[int, ...]) -> bool:
     return all(start <= place < end for start, place, end in zip(box.offsets, element, box.ends, strict=True))
+
+
+def test_a_chunk_that_just_fits_between_two_rows_is_not_read() -> None:
+    """Columns of 1 MiB, of which every second one is wanted: each row is two chunks, the first of them wanted."""
+    under = list(chunks_under(Box((1, 0), (2, 1)), whole((3, 2)), item_bytes=CHUNK_BYTES))
+
+    assert under == [range(2, 3), range(4, 5)]
 
 
 @given(tiling=tilings(), item_bytes=st.sampled_from([1 << 16, 1 << 18, 3 << 18, 1 << 20, 5 << 19]), data=st.data())
