@@ -100,5 +100,5 @@ def test_the_readme_does_what_it_says(installed: Path, tmp_path: Path) -> None:
     calls = [[str(tmp_path / "host") if word.startswith("https://") else word for word in one[1:]] for one in commands]
     run(installed, tmp_path, "-c", f"{_COMMANDS.format(calls=calls)}\n" + "\n".join(signed))
 
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     assert {command[1] for command in commands} >= {"adopt", "convert", "verify", "repair", "sign", "diff", "apply"}
