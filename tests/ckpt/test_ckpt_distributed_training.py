@@ -9,7 +9,9 @@ from torch import nn
 from torch.distributed._shard import sharded_tensor
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import ckpt
 import ckpt.distributed
@@ -111,6 +113,38 @@ def test_four_go_on_with_what_two_have_saved(trained: tuple[Path, Any, Any], tmp
     outcomes = run(4, load_and_train, tmp_path, folder / "c")
 
     assert same(outcomes[0][0], saved)
+
+
+def parallel(seed: int) -> nn.Module:
+    """Two layers cut between two processes by columns and by rows, each part sharded between two again."""
+    torch.manual_seed(seed)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 5))
+    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["data"])
+    return model
+
+
+def save_and_load_parallel(rank: int, path: Path) -> tuple[bool, list[str]]:
+    """Whether another model has the numbers then, and how its first weight is placed."""
+    model, other = parallel(0), parallel(1)
+    ckpt.distributed.save(model.state_dict(), path)
+    state = other.state_dict()
+    ckpt.distributed.load(state, path)
+    placed = [type(placement).__name__ for placement in state["0.weight"].placements]
+    return all(
+        torch.equal(state[name].full_tensor(), value.full_tensor()) for name, value in model.state_dict().items()
+    ), placed
+
+
+def test_tensor_parallel_and_sharded_at_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    alone = nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 5)).state_dict()
+
+    outcomes = run(4, save_and_load_parallel, tmp_path, tmp_path / "c")
+
+    assert outcomes == [(True, ["_StridedShard", "Shard"])] * 4
+    assert same(dict(ckpt.load(tmp_path / "c")), dict(alone))
 
 
 def sharded_tensors(rank: int, path: Path) -> bool:
