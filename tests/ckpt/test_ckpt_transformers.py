@@ -1,7 +1,4 @@
-"""``from_pretrained`` reads a folder of ours as it reads one of its own: no name is missing, none unexpected.
-
-transformers is not a dependency: these run where it is installed.
-"""
+"""``from_pretrained`` reads a folder of ours as it reads one of its own: no name is missing, none unexpected."""
 
 import json
 from pathlib import Path
@@ -9,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 import ckpt
-
-transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is no dependency of ours")
 
 
 def tied_model() -> Any:
