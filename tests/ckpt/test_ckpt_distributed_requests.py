@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.planner import SavePlan
 
 import ckpt
@@ -152,6 +153,16 @@ def test_a_checkpoint_is_replaced_only_when_asked(tmp_path: Path) -> None:
 
     assert ckpt.load(tmp_path / "c") == {"n": 3}
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_file_that_others_wrote_is_loaded_after_its_adoption(tmp_path: Path) -> None:
+    save_file({"w": torch.arange(6.0).reshape(2, 3)}, tmp_path / "x.safetensors")
+    ckpt.adopt(tmp_path / "x.safetensors")
+    state = {"w": torch.zeros(2, 3)}
+
+    ckpt.distributed.load(state, tmp_path / "x.safetensors")
+
+    assert torch.equal(state["w"], torch.arange(6.0).reshape(2, 3))
 
 
 def test_a_folder_that_a_process_does_not_see_is_named(tmp_path: Path) -> None:
