@@ -58,8 +58,9 @@ proto: $(STAMP)  ## generate the protobuf code again
 bench: $(STAMP)  ## time and memory of each stage of the pipeline
 	$(BIN)/python -m benchmarks pipeline --json benchmarks/results/pipeline.json
 
-soak: $(STAMP)  ## kill writers at every system call, mutate files, kill every process of a stack, bad days (root, hours)
+soak: $(STAMP)  ## kill writers at every system call, let each fail, mutate files, kill every process of a stack, bad days (root, hours)
 	$(BIN)/python -m tests.ckpt.soak_kill
+	$(BIN)/python -m tests.ckpt.soak_faults
 	$(BIN)/python -m tests.ckpt.soak_flips --work .treering/soak-flips
 	$(BIN)/python -m tests.ckpt.soak_large --work .treering/soak-large
 	$(BIN)/python -m tests.hostile.soak_mutations --seconds 600

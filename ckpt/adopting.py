@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ckpt.adopted_files import examined, names_in, opened
-from ckpt.commit import place_file, staged, sweep, write_file
+from ckpt.commit import naming, place_file, staged, sweep, write_file
 from ckpt.errors import DestinationError, NotACheckpointError
 from ckpt.hashing import Progress
 from ckpt.manifest import Manifest
@@ -77,7 +77,8 @@ def _adopt_in_place(
     with opened(folder, names, links=False) as files:
         manifest = examined(files, progress)
         for file in files:
-            os.fsync(file.descriptor)  # the manifest must not outlive what it states
+            with naming(folder / file.record.name):
+                os.fsync(file.descriptor)  # the manifest must not outlive what it states
     if not known:
         try:
             place_file(target, manifest_to_bytes(manifest))

@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -45,14 +45,32 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
     sweep(final)
     staging, lock = _hold(final)
     try:
-        yield staging
-        sync_tree(staging)
-        _put(staging, final, overwrite=overwrite, owns=owns)
-    except BaseException:
-        remove_tree(staging)
-        raise
+        with naming(final):
+            try:
+                yield staging
+                sync_tree(staging)
+                replaces = _put(staging, final, overwrite=overwrite, owns=owns)
+            except BaseException:
+                with suppress(OSError):  # the first error is told; the next writer sweeps what is left
+                    remove_tree(staging)
+                raise
+            sync_folder(final.parent)  # were this to fail, the disk might still name what was replaced: it stays
+            if replaces:
+                _remove_replaced(staging)
+                sync_folder(final.parent)
     finally:
         os.close(lock)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the system that name no file, as those of write, fsync and flock, name ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def refuse_destination(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | None]) -> None:
@@ -103,6 +121,7 @@ def _sweep(folder: Path, names: str) -> None:
             continue  # another writer swept it, or it is no writer's
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            sync_folder(folder)  # a writer that could not do this left what the disk may still name
             remove_tree(leftover)
         except BlockingIOError:
             pass  # a living writer holds it
@@ -119,21 +138,22 @@ def _hold(final: Path) -> tuple[Path, int]:
             lock = os.open(staging, _FOLDER)
         except FileNotFoundError:
             continue  # another writer swept it before it was held
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with naming(staging):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if staging.exists():  # nor was it swept between the two calls above
             return staging, lock
         os.close(lock)
 
 
-def _put(staging: Path, final: Path, *, overwrite: bool, owns: Callable[[Path], str | None]) -> None:
+def _put(staging: Path, final: Path, *, overwrite: bool, owns: Callable[[Path], str | None]) -> bool:
+    """Put a folder in its place; whether another one stood there, which is where the folder was then."""
     try:
         _rename(staging, final, _RENAME_NOREPLACE)
     except FileExistsError:
         refuse_destination(final, overwrite=overwrite, owns=owns)
         _exchange(staging, final)
-        sync_folder(final.parent)
-        _remove_replaced(staging)
-    sync_folder(final.parent)
+        return True
+    return False
 
 
 def remove_whole(path: Path) -> None:
@@ -215,12 +235,13 @@ def place_file(path: Path, data: bytes, *, replace: bool = False) -> None:
     """
     staging, lock = _hold(path)
     try:
-        write_file(staging / path.name, data)
-        if replace:
-            os.rename(staging / path.name, path)
-        else:  # unlike a rename, refused on every file system where something stands
-            os.link(staging / path.name, path)
-        sync_folder(path.parent)
+        with naming(path):
+            write_file(staging / path.name, data)
+            if replace:
+                os.rename(staging / path.name, path)
+            else:  # unlike a rename, refused on every file system where something stands
+                os.link(staging / path.name, path)
+            sync_folder(path.parent)
     finally:
         remove_tree(staging)
         os.close(lock)
@@ -239,9 +260,10 @@ def put_file(beside: Path, descriptor: int, name: str, data: bytes) -> None:
     sweep(final)
     staging, lock = _hold(final)
     try:
-        write_file(staging / name, data)
-        os.rename(staging / name, name, dst_dir_fd=descriptor)
-        os.fsync(descriptor)
+        with naming(final):
+            write_file(staging / name, data)
+            os.rename(staging / name, name, dst_dir_fd=descriptor)
+            os.fsync(descriptor)
     finally:
         remove_tree(staging)
         os.close(lock)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from ckpt.commit import place_file
+from ckpt.commit import naming, place_file
 from ckpt.digests import Chunks, chunk_range, sha256
 from ckpt.errors import (
     CorruptFileError,
@@ -193,7 +193,7 @@ class _Mending:
             self._progress(self._done, self._total)
 
     def _write(self, name: str, size: int, bad: Sequence[Piece]) -> None:
-        with _opened_to_write(name, self._folder) as descriptor:
+        with naming(self._folder.place / name), _opened_to_write(name, self._folder) as descriptor:
             if os.fstat(descriptor).st_size != size:
                 os.ftruncate(descriptor, size)
             for batch in _batches(iter(bad)):

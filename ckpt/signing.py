@@ -14,7 +14,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from ckpt.commit import put_file
+from ckpt.commit import naming, put_file
 from ckpt.delta_wire import delta_in
 from ckpt.digests import text
 from ckpt.errors import BadSignatureError, NotACheckpointError
@@ -196,7 +196,8 @@ def _subject(folder: Folder) -> tuple[StatementKind, str]:
 
 def _change(folder: Folder, kind: StatementKind, edit: Callable[[Collection[Signed]], Collection[Signed]]) -> int:
     """Replace the folder's own signatures; how many fewer there are."""
-    fcntl.flock(folder.descriptor, fcntl.LOCK_EX)  # until reading() closes it
+    with naming(folder.path):
+        fcntl.flock(folder.descriptor, fcntl.LOCK_EX)  # until reading() closes it
     name = signatures_beside(folder.alone)
     if folder.was_replaced():
         raise folder.fault(name, "the folder", "another in its place", "the one that was read")

@@ -223,8 +223,8 @@ def _which(folder: Path) -> tuple[int, int]:
 def _foreign(folder: Path) -> str | None:
     try:
         manifest = read_manifest(folder)
-    except (OSError, CheckpointError):
-        return "no readable manifest.pb"
+    except CheckpointError as error:
+        return f"no readable manifest.pb ({str(error.facts.get('found'))[:80]})"
     files = foreign_files(folder, manifest)
     return f"the foreign file '{files[0]}'" if files else None
 

@@ -233,8 +233,9 @@ def test_a_program_that_ends_waits_for_its_last_checkpoint(tmp_path: Path) -> No
 def test_a_program_that_ends_tells_of_a_failure_that_nobody_asked_for(tmp_path: Path) -> None:
     ended = program(str(tmp_path / "c"), "fail")
 
+    path = tmp_path / "c"
     assert ended.stderr.strip().endswith(
-        f"saving '{tmp_path / 'c'}' in the background failed: OSError: [Errno 5] Input/output error"
+        f"saving '{path}' in the background failed: OSError: [Errno 5] Input/output error: '{path}'"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,81 @@
+/* Preloaded by faults.py: the n-th call of one kind fails, or writes half of what it was given. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+enum { SHORT = -1 };
+static char armed[32];
+static int left, fault, fired;
+
+void faults_arm(const char *call, int number, int error) {
+    strncpy(armed, call, sizeof armed - 1);
+    left = number;
+    fault = error;
+    fired = 0;
+}
+
+int faults_fired(void) { return fired; }
+
+static int met(const char *call) {
+    if (!armed[0] || strcmp(call, armed) || --left) return 0;
+    fired = 1;
+    if (fault != SHORT) errno = fault;
+    return 1;
+}
+
+#define NEXT(name) \
+    static __typeof__(&name) next; \
+    if (!next) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+#define FAILING(name, call, parameters, arguments) \
+    int name parameters { \
+        NEXT(name); \
+        return met(call) ? -1 : next arguments; \
+    }
+#define WRITING(name, parameters, arguments) \
+    ssize_t name parameters { \
+        NEXT(name); \
+        if (met("write")) { \
+            if (fault != SHORT) return -1; \
+            size = (size + 1) / 2; \
+        } \
+        return next arguments; \
+    }
+#define OPENING(name, folder_parameter, folder_argument) \
+    int name(folder_parameter const char *path, int flags, ...) { \
+        NEXT(name); \
+        va_list rest; \
+        va_start(rest, flags); \
+        mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0; \
+        va_end(rest); \
+        return met("open") ? -1 : next(folder_argument path, flags, mode); \
+    }
+#define NONE
+#define COMMA(x) x,
+
+WRITING(write, (int file, const void *data, size_t size), (file, data, size))
+WRITING(pwrite, (int file, const void *data, size_t size, off_t place), (file, data, size, place))
+WRITING(pwrite64, (int file, const void *data, size_t size, off64_t place), (file, data, size, place))
+OPENING(open, NONE, NONE)
+OPENING(open64, NONE, NONE)
+OPENING(openat, COMMA(int folder), COMMA(folder))
+OPENING(openat64, COMMA(int folder), COMMA(folder))
+FAILING(fsync, "fsync", (int file), (file))
+FAILING(ftruncate, "truncate", (int file, off_t size), (file, size))
+FAILING(ftruncate64, "truncate", (int file, off64_t size), (file, size))
+FAILING(flock, "flock", (int file, int operation), (file, operation))
+FAILING(mkdir, "mkdir", (const char *path, mode_t mode), (path, mode))
+FAILING(mkdirat, "mkdir", (int folder, const char *path, mode_t mode), (folder, path, mode))
+FAILING(rmdir, "remove", (const char *path), (path))
+FAILING(unlink, "remove", (const char *path), (path))
+FAILING(unlinkat, "remove", (int folder, const char *path, int flags), (folder, path, flags))
+FAILING(rename, "rename", (const char *old, const char *new), (old, new))
+FAILING(renameat, "rename", (int from, const char *old, int to, const char *new), (from, old, to, new))
+FAILING(renameat2, "rename", (int from, const char *old, int to, const char *new, unsigned flags), (from, old, to, new, flags))
+FAILING(link, "rename", (const char *old, const char *new), (old, new))
+FAILING(linkat, "rename", (int from, const char *old, int to, const char *new, int flags), (from, old, to, new, flags))
