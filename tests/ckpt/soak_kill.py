@@ -1,4 +1,4 @@
-"""SIGKILL at every system call that changes the disk, for save, overwrite, apply, sign and adopt; not run by pytest.
+"""SIGKILL at every system call that changes the disk, for whatever writes checkpoints; not run by pytest.
 
     python -m tests.ckpt.soak_kill            # a few minutes; needs strace and the right to trace
 
@@ -28,6 +28,7 @@ CALLS = ("mkdir", "openat", "write", "fsync", "flock", "close")
 CALLS += ("rename", "renameat", "renameat2", "unlinkat", "unlink", "rmdir")
 ALLOWED = {
     "save": {"nothing", "new"},
+    "save_async": {"nothing", "new"},
     "overwrite": {"old", "new"},
     "apply": {"nothing", "new"},
     "sign": {"old", "signed"},
@@ -75,6 +76,7 @@ def attack(name: str, work: Path) -> Counter[str]:
     ckpt.diff(other / "old", other / "new", other / "delta")
     action: Callable[[], object] = {
         "save": lambda: ckpt.save(NEW, path),
+        "save_async": lambda: ckpt.save_async(NEW, path).result(),
         "overwrite": lambda: ckpt.save(NEW, path, overwrite=True),
         "apply": lambda: ckpt.apply(other / "old", other / "delta", path),
         "sign": lambda: ckpt.sign(path, KEY),
@@ -96,7 +98,7 @@ def attack(name: str, work: Path) -> Counter[str]:
             ckpt.save(NEW, path, overwrite=True)
             left = sorted(entry.name for entry in work.iterdir())
             assert left == ["c", "given"], f"{name} killed at {call} {number} left {left}"
-        print(f"{name:10}{call:10}{number - 1:4} kills", flush=True)
+        print(f"{name:11}{call:10}{number - 1:4} kills", flush=True)
     return found
 
 
@@ -116,7 +118,29 @@ def attack_adoption(work: Path) -> Counter[str]:
             ckpt.adopt(file)
             left = sorted(entry.name for entry in work.iterdir())
             assert left == [file.name, manifest.name], f"adopt killed at {call} {number} left {left}"
-        print(f"{'adopt':10}{call:10}{number - 1:4} kills", flush=True)
+        print(f"{'adopt':11}{call:10}{number - 1:4} kills", flush=True)
+    return found
+
+
+def attack_retention(work: Path) -> Counter[str]:
+    """As :func:`attack`, for the removal of all checkpoints but the newest."""
+    found: Counter[str] = Counter()
+    for call in CALLS:
+        number, alive = 0, False
+        while not alive:
+            number += 1
+            for step in (1, 2, 3):
+                if not (work / f"step-{step}").exists():
+                    ckpt.save(OLD, work / f"step-{step}")
+            alive = not killed_at(call, number, lambda: ckpt.keep(work, newest=1))
+            left = sorted(work.glob("step-*"))
+            found[f"{len(left)} left"] += 1
+            assert all(ckpt.verify(path).ok for path in left), f"keep killed at {call} {number}: one is broken"
+            assert ckpt.latest(work) == work / "step-3", f"keep killed at {call} {number}"
+            ckpt.keep(work, newest=1)
+            names = sorted(entry.name for entry in work.iterdir())
+            assert names == ["step-3"], f"keep killed at {call} {number} left {names}"
+        print(f"{'keep':11}{call:10}{number - 1:4} kills", flush=True)
     return found
 
 
@@ -144,6 +168,8 @@ def main() -> None:
             print(name, dict(attack(name, Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         print("adopt", dict(attack_adoption(Path(work))), flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as work:
+        print("keep", dict(attack_retention(Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         fill_up(Path(work))
 
