@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from ckpt.adopted_header import Header, parse, stated
+from ckpt.collector import without_collection
 from ckpt.digests import CHUNK_BYTES, Chunks, chunk_range, crc32, sha256
 from ckpt.errors import CorruptChunkError, FormatError
 from ckpt.folder import Folder, Unread, forget, reading
@@ -45,6 +46,7 @@ def read_manifest(path: Path | str) -> Manifest:
     return reading(path, manifest_in, expected=MANIFEST_NAME)
 
 
+@without_collection()
 def manifest_in(folder: Folder) -> Manifest:
     """As :func:`read_manifest`, of an opened folder."""
     name = manifest_beside(folder.alone) if folder.alone else MANIFEST_NAME
@@ -140,6 +142,7 @@ def accepted_checkpoint(signed: Sequence[Signed], trust: Trust, manifest: Manife
     return accepted(signed, trust, kind=StatementKind.CHECKPOINT, subject=manifest.seal, path=folder.path)
 
 
+@without_collection()
 def expected_headers(manifest: Manifest) -> Mapping[str, bytes | Header]:
     """What each file must begin with: its bytes, or of an adopted file what they must say."""
     return stated(manifest) if manifest.adopted else headers_of(manifest)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ckpt.collector import without_collection
 from ckpt.errors import NotACheckpointError, RootMismatchError
 from ckpt.folder import Folder, reading
 from ckpt.manifest import Manifest
@@ -274,6 +275,7 @@ class Checkpoint:
         records = [self._record(name) for name in wanted]
         storages = sorted({storage for name in wanted for storage in self.manifest.storages_of(name)})
         _check(self._opened(), level, storages)
-        made = Tensors(self._opened(), algorithm=None, device=device)
-        tensors = {record.name: made.whole(record) for record in records}
-        return tensors if keys is not None else unflatten(self.manifest.state, tensors)
+        with without_collection():
+            made = Tensors(self._opened(), algorithm=None, device=device)
+            tensors = {record.name: made.whole(record) for record in records}
+            return tensors if keys is not None else unflatten(self.manifest.state, tensors)

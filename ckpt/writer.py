@@ -16,6 +16,7 @@ from typing import BinaryIO
 import torch
 
 from ckpt import memory
+from ckpt.collector import without_collection
 from ckpt.commit import make_folder, staged, write_file
 from ckpt.digests import Chunks, sha256
 from ckpt.errors import CheckpointError, CorruptFileError, DestinationError
@@ -134,8 +135,9 @@ def prepare(
     if shard_bytes <= 0:
         raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
     check_attachment_paths(attachments or {})
-    nodes, tensors = flatten(state)
-    records, sources = memory.collect(tensors)
+    with without_collection():
+        nodes, tensors = flatten(state)
+        records, sources = memory.collect(tensors)
     return Prepared(
         path=Path(path),
         records=records,
@@ -171,7 +173,8 @@ def write(
     ``accept`` and ``signatures`` may refuse the result before it is put in place.
     """
     sizes = [source.size_bytes for source in sources]
-    shards = plan(views_of(records, pieces), sizes, shard_bytes=shard_bytes)
+    with without_collection():
+        shards = plan(views_of(records, pieces), sizes, shard_bytes=shard_bytes)
     check_attachment_paths(attachments)
     with staged(path, overwrite=overwrite, owns=foreign) as folder, Hasher(sum(sizes), progress) as hasher:
         files, placements, storages = _write_shards(folder, shards, sources, hasher)
@@ -197,11 +200,13 @@ def complete(
     signatures: Callable[[Manifest], Sequence[Signed]] = lambda _: (),
 ) -> Manifest:
     """Put index, manifest and signatures beside the files of a folder that is not in place yet."""
-    whole = _write_index(folder, manifest)
-    check(whole)
+    with without_collection():
+        whole = _write_index(folder, manifest)
+        check(whole)
+        data = manifest_to_bytes(whole)
     if accept is not None:
         accept(whole)
-    write_file(folder / MANIFEST_NAME, manifest_to_bytes(whole))
+    write_file(folder / MANIFEST_NAME, data)
     write_signatures(folder, Signatures(own=tuple(signatures(whole))))
     return whole
 
