@@ -1,8 +1,8 @@
 """Python's cyclic garbage collector, paused while tables of many objects are built that all stay.
 
 It looks at every object again each time their number has grown by a quarter: with 100,000 tensors that is a third of
-the time of saving and of loading, and finds nothing. Pauses are as short as a table is long; other threads go without it
-meanwhile.
+the time of saving and of loading, and finds nothing. Pauses are as short as a table is long; other threads go without
+it meanwhile.
 """
 
 import gc
