@@ -6,6 +6,7 @@ any fault found, 2 on a call that makes no sense.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -17,6 +18,8 @@ import ckpt
 from ckpt.errors import CheckpointError
 from ckpt.progress_bar import progress_bar
 from ckpt.signatures import Statement
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 Result = tuple[int, dict[str, Any], str]  # exit code, the object, the text
 
@@ -30,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             print(json.dumps({"ok": False, "error": type(error).__name__, "message": str(error)}))
         else:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            print(f"{type(error).__name__}: {_line(str(error))}", file=sys.stderr)
         return 1 if isinstance(error, CheckpointError | OSError) else 2
     print(json.dumps(facts) if options.json else text)
     return int(code)
@@ -138,7 +141,7 @@ def _inspect(options: argparse.Namespace) -> Result:
     summary = ckpt.inspect(options.path)
     facts = {field.name: getattr(summary, field.name) for field in fields(summary)}
     facts |= {"path": str(summary.path), "claims": [_statement(claim) for claim in summary.claims]}
-    shown = [f"{name:14}{_shown(value)}" for name, value in facts.items() if name != "claims"]
+    shown = [f"{name:14}{_line(_shown(value))}" for name, value in facts.items() if name != "claims"]
     claimed = [f"{'claims':14}{_said(claim)}; not verified" for claim in summary.claims]
     return 0, facts, "\n".join([*shown, *claimed])
 
@@ -158,6 +161,11 @@ def _said(statement: Statement) -> str:
     line = f", line '{statement.line}'" if statement.line else ""
     end = f", until {statement.not_after.isoformat()}" if statement.not_after else ""
     return f"signed by {statement.key_id}{line}, {statement.issued_at.isoformat()}{end}"
+
+
+def _line(text: str) -> str:
+    """Text from a file as one line: what would move a terminal's cursor, or turn its writing round, is spelt out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _shown(value: object) -> str:
@@ -193,7 +201,7 @@ def _told(report: ckpt.Report) -> Result:
     }
     good = f"{report.path}: {report.checked_bytes:,} bytes match by {report.algorithm}, root {report.root}"
     good += f"\n{_said(report.accepted)}" if report.accepted else ""
-    bad = "\n".join(f"{type(fault).__name__}: {fault}" for fault in report.faults)
+    bad = "\n".join(f"{type(fault).__name__}: {_line(str(fault))}" for fault in report.faults)
     return (0, facts, good) if report.ok else (1, facts, f"{bad}\n{len(report.faults)} fault(s) in {report.path}")
 
 

@@ -64,6 +64,24 @@ def test_verify_exits_with_1_on_a_fault_and_lists_it(pair: Path, capsys: pytest.
     assert json.loads(last)["faults"][0]["error"] == "CorruptChunkError"
 
 
+def test_what_a_file_says_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and metadata may hold what clears a terminal, or a line that looks like ours."""
+    evil = "\x1b[2J\u202e\nc: 8 bytes match by sha256"
+    ckpt.save({evil: torch.ones(2)}, tmp_path / "c", metadata={"k": evil})
+    file = next((tmp_path / "c").glob("weights-*"))
+
+    assert main(["inspect", str(tmp_path / "c")]) == 0
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    assert main(["verify", str(tmp_path / "c")]) == 1
+    file.write_bytes(b"")
+    assert main(["diff", str(tmp_path / "c"), str(tmp_path / "c"), str(tmp_path / "d")]) == 1
+
+    said = "".join(capsys.readouterr())
+    assert not set(said) & {"\x1b", "\u202e"}
+    assert [line for line in said.splitlines() if line.startswith("c: ")] == []
+    assert r"k=\x1b[2J\u202e\nc: 8 bytes match" in said
+
+
 def test_pieces_are_counted_and_made_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_in_pieces({"w": torch.arange(6.0)}, tmp_path / "c", {"w": rows((6,), 2, 4)})
 
