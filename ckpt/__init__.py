@@ -86,6 +86,7 @@ from ckpt.reader import Checkpoint, load, load_into
 from ckpt.reader import open_checkpoint as open
 from ckpt.records import TensorRecord
 from ckpt.repairing import repair
+from ckpt.resharding import reshard
 from ckpt.retention import Retention, keep, latest, steps_to_keep
 from ckpt.signatures import Statement, StatementKind
 from ckpt.signing import Signer, sign, signer, unsign
@@ -149,6 +150,7 @@ __all__ = [
     "read_delta",
     "read_manifest",
     "repair",
+    "reshard",
     "save",
     "save_async",
     "sign",

@@ -64,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     convert = _command(commands, "convert", _convert, "write a checkpoint of a .pt, .npz or DCP folder, under limits")
     convert.add_argument("path", type=Path, help="a torch.save file, an .npz, or a folder that DCP wrote")
     convert.add_argument("out", type=Path, help="the checkpoint folder to be")
+    reshard = _command(commands, "reshard", _reshard, "write a checkpoint with weights files of another size")
+    reshard.add_argument("path", type=Path, help="a checkpoint")
+    reshard.add_argument("out", type=Path, help="the checkpoint folder to be")
+    reshard.add_argument("--shard-bytes", type=int, required=True, help="size at which a weights file closes")
+    _add_trust(reshard)
     consolidate = _command(commands, "consolidate", _consolidate, "write a checkpoint in pieces in its plain form")
     consolidate.add_argument("path", type=Path, help="a checkpoint folder")
     consolidate.add_argument("out", type=Path, help="the checkpoint folder to be")
@@ -253,6 +258,17 @@ def _keep(options: argparse.Namespace) -> Result:
     verb = "would remove" if options.dry_run else "removed"
     lines = [f"keeps {path}" for path in done.kept] + [f"{verb} {path}" for path in done.removed]
     return 0, {**facts, "dry_run": options.dry_run}, "\n".join(lines) or f"{options.folder}: no checkpoints"
+
+
+def _reshard(options: argparse.Namespace) -> Result:
+    made = ckpt.reshard(
+        options.path,
+        options.out,
+        shard_bytes=options.shard_bytes,
+        trust=_trust(options),
+        progress=progress_bar(),
+    )
+    return _made(options.out, made)
 
 
 def _consolidate(options: argparse.Namespace) -> Result:

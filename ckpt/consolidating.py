@@ -12,8 +12,8 @@ from pathlib import Path
 from ckpt.hashing import Progress
 from ckpt.keys import PrivateKey
 from ckpt.manifest import Manifest
-from ckpt.memory import BLOCK_BYTES, Source
-from ckpt.payload import faults_in_attachment, open_payload
+from ckpt.memory import BLOCK_BYTES, Blocks, Source
+from ckpt.payload import Payload, faults_in_attachment, open_payload
 from ckpt.records import TensorRecord
 from ckpt.shards import SHARD_BYTES
 from ckpt.signatures import StatementKind
@@ -56,17 +56,13 @@ def consolidate(
     payload = open_payload(path, attachments=True, trust=as_trust(trust))
     manifest, tensors = payload.manifest, Tensors(payload, algorithm="sha256")
     records, first_users = _whole(manifest)
-    attached = list(zip(manifest.attachments, payload.attachments, strict=True))
-    for item, data in attached:
-        for fault in faults_in_attachment(payload.folder, item, data, "sha256"):
-            raise fault
     return write(
         out,
         records=records,
         sources=[_source(manifest, tensors, manifest.by_name[name]) for name in first_users],
         state=manifest.state,
         metadata=manifest.metadata,
-        attachments={item.path: partial(_blocks, data) for item, data in attached},
+        attachments=attachments_of(payload),
         shard_bytes=shard_bytes,
         progress=progress,
         signatures=lambda made: () if who is None else (who.signed(StatementKind.CHECKPOINT, made.seal, Path(out)),),
@@ -90,6 +86,15 @@ def _source(manifest: Manifest, tensors: Tensors, user: TensorRecord) -> Source:
         return Source(size_bytes=user.size_bytes, blocks=partial(tensors.in_rows, user))
     size = manifest.storages[user.storage].size_bytes
     return Source(size_bytes=size, blocks=partial(tensors.stored, user.storage))
+
+
+def attachments_of(payload: Payload) -> dict[str, Blocks]:
+    """The attachments of an opened checkpoint, proved by SHA-256, as :func:`ckpt.writer.write` takes them."""
+    attached = list(zip(payload.manifest.attachments, payload.attachments, strict=True))
+    for item, data in attached:
+        for fault in faults_in_attachment(payload.folder, item, data, "sha256"):
+            raise fault
+    return {item.path: partial(_blocks, data) for item, data in attached}
 
 
 def _blocks(data: memoryview) -> Iterator[memoryview]:

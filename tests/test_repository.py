@@ -59,6 +59,7 @@ def test_ckpt_exports_these_names() -> None:
         "read_delta",
         "read_manifest",
         "repair",
+        "reshard",
         "save",
         "save_async",
         "sign",
