@@ -76,8 +76,11 @@ def _track(instance: str, series: list[Series]) -> Track | None:
     if not at_ms.size:
         return None
     live = [_live(infos, int(moment)) for moment in at_ms]
+    began_ms = _began(named[ROWS].values[np.searchsorted(named[ROWS].at_ms, at_ms)], at_ms)
     counted = {
-        (one.name, one.label(SPLIT_BY[one.name]) if one.name in SPLIT_BY else ""): _values_at(one, at_ms)
+        (one.name, one.label(SPLIT_BY[one.name]) if one.name in SPLIT_BY else ""): _values_at(
+            one, at_ms, began_ms=began_ms
+        )
         for one in series
         if one.name not in (INFO, GENERATION)
     }
@@ -86,7 +89,7 @@ def _track(instance: str, series: list[Series]) -> Track | None:
         at_ms=at_ms,
         roots=tuple(info.label("root") for info in live),
         versions=tuple(info.label("version") for info in live),
-        generations=_values_at(named[GENERATION], at_ms).astype(np.int64),
+        generations=_values_at(named[GENERATION], at_ms, began_ms=began_ms).astype(np.int64),
         keys=tuple(counted),
         counts=np.stack(list(counted.values()), axis=1),
     )
@@ -97,7 +100,19 @@ def _live(infos: list[Series], moment_ms: int) -> Series:
     return next(one for one in infos if moment_ms in one.at_ms)
 
 
-def _values_at(series: Series, at_ms: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The latest value at or before each moment; 0 before the first, since a count that is not there is 0."""
+def _began(rows: NDArray[np.float64], at_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each scrape the moment before which counts are of an earlier life of the worker: rows fall between lives."""
+    began = np.where(np.diff(rows, prepend=0.0) < 0, at_ms, 0)
+    return np.maximum.accumulate(began)
+
+
+def _values_at(series: Series, at_ms: NDArray[np.int64], *, began_ms: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The latest value at or before each moment, of the life that began at ``began_ms``.
+
+    0 before the first, since a count that is not there is 0: a worker shows a class once it has predicted it, and a
+    restarted one must not be taken to have counted what its predecessor did.
+    """
     place = np.searchsorted(series.at_ms, at_ms, side="right") - 1
-    return np.where(place < 0, 0.0, series.values[np.maximum(place, 0)])
+    latest = np.maximum(place, 0)
+    is_there = (place >= 0) & (series.at_ms[latest] >= began_ms)
+    return np.where(is_there, series.values[latest], 0.0)

@@ -158,7 +158,7 @@ def test_an_unknown_area_lists_the_known_ones(capsys: pytest.CaptureFixture[str]
     code = main(["no-such-area", "--json", str(tmp_path / "figures.json")])
 
     assert code == 1
-    assert "no area 'no-such-area'; expected one of: pipeline" in capsys.readouterr().err
+    assert "no area 'no-such-area'; expected one of: ckpt, pipeline" in capsys.readouterr().err
     assert not (tmp_path / "figures.json").exists()
 
 

@@ -93,6 +93,49 @@ def test_a_restart_loses_nothing_that_was_counted_after_it() -> None:
     assert window.figures["output_mean"] == 1.0
 
 
+def predicted(at_s: float, **classes: float) -> list[Sample]:
+    """The class counts of a scrape; a worker shows a class once it has predicted it."""
+    labels = (("instance", "a:1"), ("model", "mnist"))
+    return [
+        Sample(
+            name="treering_predictions_total",
+            labels=tuple(sorted((*labels, ("class", kind)))),
+            at_ms=T0 + round(at_s * 1000),
+            value=count,
+        )
+        for kind, count in classes.items()
+    ]
+
+
+def test_a_class_that_a_restarted_worker_does_not_show_yet_was_not_counted() -> None:
+    samples = (
+        counted(at_s=0, rows=1000, total=0, square=0)
+        + predicted(0, cat=700, dog=300)
+        + counted(at_s=1, rows=0, total=0, square=0)
+        + counted(at_s=3, rows=100, total=400, square=400)
+        + predicted(3, cat=60, dog=40)
+    )
+
+    since = only(windows_at(scraped(samples), model="mnist", end_ms=T0 + 3000, span_ms=2000))
+    across = only(windows_at(scraped(samples), model="mnist", end_ms=T0 + 3000, span_ms=3000))
+
+    for window in (since, across):
+        assert (window.rows, window.class_shares) == (100, {"cat": 0.6, "dog": 0.4})
+
+
+def test_a_class_that_a_scrape_shows_late_was_counted_before() -> None:
+    samples = (
+        predicted(-1, cat=500)
+        + counted(at_s=0, rows=1000, total=0, square=0)
+        + counted(at_s=2, rows=1100, total=0, square=0)
+        + predicted(2, cat=600)
+    )
+
+    window = only(windows_at(scraped(samples), model="mnist", end_ms=T0 + 2000))
+
+    assert window.class_shares == {"cat": 1.0}
+
+
 def test_no_answer_of_the_version_before_is_in_a_window() -> None:
     samples = (
         counted(at_s=0, rows=0, total=0, square=0, root="old")
