@@ -105,12 +105,19 @@ def _object(text: bytes, where: str) -> dict[str, object]:
         if text.count(sign) > most:
             raise FormatError(where, f"more than {most} times '{sign.decode()}'", "at most as many")
     try:
-        found = json.loads(text.decode("utf-8"), object_pairs_hook=_pairs)
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=_pairs, parse_int=_whole_number)
     except (ValueError, RecursionError) as error:
         raise FormatError(where, f"JSON that cannot be read ({str(error)[:80]})", "one JSON object") from None
     if not isinstance(found, dict) or not text.startswith(b"{"):
         raise FormatError(where, f"text that begins with {text[:16]!r}", "one JSON object")
     return found
+
+
+def _whole_number(digits: str) -> int:
+    """Refuses -0, which Python takes for a whole number and safetensors' own reader for none."""
+    if digits == "-0":
+        raise ValueError("-0, which is no whole number")
+    return int(digits)
 
 
 def _pairs(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:

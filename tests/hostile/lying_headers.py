@@ -110,6 +110,9 @@ HEADERS: dict[str, Lie] = {
     "a size of 2^64": Lie(header(lone(shape=[2**64])), "expected a list of whole numbers below 2^63"),
     "nothing of a huge size": Lie(header(lone(shape=[0, 2**63])), "expected a list of whole numbers below 2^63"),
     "too many sizes": Lie(header(lone(shape=[1] * 64 + [2])), "expected 4 KiB, 64 sizes and two offsets at most"),
+    "an offset of minus zero": Lie(
+        header(lone(data_offsets=[0, 8]).replace("[0, 8]", "[-0, 8]")), "-0, which is no whole number"
+    ),
     "one offset": Lie(header(lone(data_offsets=[0])), "expected 4 KiB, 64 sizes and two offsets at most"),
     "three offsets": Lie(header(lone(data_offsets=[0, 8, 8])), "expected 4 KiB, 64 sizes and two offsets at most"),
     "a negative offset": Lie(

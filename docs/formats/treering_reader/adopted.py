@@ -129,10 +129,15 @@ def _json_object(text: bytes) -> dict[str, Any]:
         demand(text.count(sign) <= most, "foreign-header", f"more than {most} times {sign.decode()}")
     demand(text.startswith(b"{"), "foreign-header", f"begins with {text[:8]!r}")
     try:
-        found: dict[str, Any] = json.loads(text.decode("utf-8"), object_pairs_hook=_pairs)
+        found: dict[str, Any] = json.loads(text.decode("utf-8"), object_pairs_hook=_pairs, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise FaultError("foreign-header", f"no JSON object: {str(error)[:80]}") from None
     return found
+
+
+def _integer(digits: str) -> int:
+    demand(digits != "-0", "foreign-header", "-0 is no integer from 0 on")
+    return int(digits)
 
 
 def _pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
