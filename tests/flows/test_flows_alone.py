@@ -128,5 +128,5 @@ def test_the_demo_needs_no_network_and_looks_for_none(tmp_path: Path) -> None:
     found = destinations(trace.read_text())
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "0 connections to other machines" in done.stdout
-    assert len(found) > 500
+    assert len(found) > 100
     assert [where for where in found if leaves(*where)] == []
