@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from safetensors import safe_open
+import torch
 
 import ckpt
 from benchmarks.plan import Call
@@ -42,14 +42,16 @@ def treering(*, work: Path, shared: Path) -> Iterator[Call]:
 
 
 @contextmanager
-def with_safetensors(*, work: Path, shared: Path) -> Iterator[Call]:
-    """The same row of the same file; nothing is verified."""
+def with_pread(*, work: Path, shared: Path) -> Iterator[Call]:
+    """The same row of the same file by its place; nothing is verified, no name is looked up."""
     row = _middle(shared)
     (file,) = (shared / "sparse").glob("weights-*.safetensors")
+    place = file.stat().st_size % ROW_BYTES or ROW_BYTES  # the header: rows fill the rest
 
     def run() -> float:
-        with safe_open(file, "pt") as opened:
-            return float(opened.get_slice(NAME)[row : row + 1].sum())
+        with open(file, "rb") as opened:
+            data = os.pread(opened.fileno(), ROW_BYTES, place + row * ROW_BYTES)
+        return float(torch.frombuffer(bytearray(data), dtype=torch.float32).sum())
 
     yield Call(run=run)
 
