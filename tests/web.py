@@ -8,6 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 Answer = Callable[[str, Mapping[str, str]], tuple[int, str]]  # (path without query, headers) → (status, text)
 
 
+class _Server(ThreadingHTTPServer):
+    """With room for a burst: connections beyond the queue, 5 unless stated, are reset on a busy machine."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 @contextmanager
 def web_server(answer: Answer) -> Iterator[str]:
     """Answer every GET and POST by a function; give host:port."""
@@ -28,8 +35,7 @@ def web_server(answer: Answer) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Keep the test output quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
