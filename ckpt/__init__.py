@@ -44,13 +44,12 @@ into it. The package stands alone: torch, protobuf, hashes and Ed25519, nothing 
 ``docs/formats/checkpoint.md`` and ``docs/formats/delta.md``. Command line: ``python -m ckpt --help``.
 """
 
-from ckpt.adopting import adopt
-from ckpt.consolidating import consolidate
-from ckpt.converting import convert
-from ckpt.delta import Delta
-from ckpt.delta_reader import apply
-from ckpt.delta_wire import read_delta
-from ckpt.delta_writer import diff
+from ckpt.adoption.adopting import adopt
+from ckpt.conversion.converting import convert
+from ckpt.deltas.delta import Delta
+from ckpt.deltas.reader import apply
+from ckpt.deltas.wire import read_delta
+from ckpt.deltas.writer import diff
 from ckpt.errors import (
     BadSignatureError,
     CheckpointError,
@@ -78,22 +77,23 @@ from ckpt.errors import (
     WrongLineError,
     WrongSubjectError,
 )
-from ckpt.keys import KeyFiles, keygen
-from ckpt.manifest import Attachment, Manifest
-from ckpt.payload import read_manifest
-from ckpt.pending import Pending, save_async
-from ckpt.reader import Checkpoint, load, load_into
-from ckpt.reader import open_checkpoint as open
-from ckpt.records import TensorRecord
-from ckpt.repairing import repair
-from ckpt.resharding import reshard
-from ckpt.retention import Retention, keep, latest, steps_to_keep
-from ckpt.signatures import Statement, StatementKind
-from ckpt.signing import Signer, sign, signer, unsign
-from ckpt.summary import Summary, inspect
-from ckpt.trust import Trust
-from ckpt.verification import Report, verify
-from ckpt.writer import save
+from ckpt.format.manifest import Attachment, Manifest
+from ckpt.format.records import TensorRecord
+from ckpt.reading.payload import read_manifest
+from ckpt.reading.reader import Checkpoint, load, load_into
+from ckpt.reading.reader import open_checkpoint as open
+from ckpt.reading.summary import Summary, inspect
+from ckpt.reading.verification import Report, verify
+from ckpt.repair.repairing import repair
+from ckpt.rewriting.consolidating import consolidate
+from ckpt.rewriting.resharding import reshard
+from ckpt.saving.pending import Pending, save_async
+from ckpt.saving.retention import Retention, keep, latest, steps_to_keep
+from ckpt.saving.writer import save
+from ckpt.signatures.keys import KeyFiles, keygen
+from ckpt.signatures.signing import Signer, sign, signer, unsign
+from ckpt.signatures.statements import Statement, StatementKind
+from ckpt.signatures.trust import Trust
 
 __all__ = [
     "Attachment",

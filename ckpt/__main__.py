@@ -17,7 +17,7 @@ from typing import Any
 import ckpt
 from ckpt.errors import CheckpointError
 from ckpt.progress_bar import progress_bar
-from ckpt.signatures import Statement
+from ckpt.signatures.statements import Statement
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from ckpt.hashing import Progress
+from ckpt.disk.hashing import Progress
 
 _WIDTH = 40
 

@@ -10,13 +10,13 @@ import torch
 
 import ckpt
 from benchmarks.plan import Call
-from ckpt.digests import CHUNK_BYTES, Chunks, both, sha256
-from ckpt.manifest import FileRecord, Manifest, Placement
-from ckpt.names import INDEX_NAME, MANIFEST_NAME
-from ckpt.records import TensorRecord
-from ckpt.shards import index_bytes, plan
-from ckpt.state import Kind, Node
-from ckpt.wire import manifest_to_bytes
+from ckpt.format.digests import CHUNK_BYTES, Chunks, both, sha256
+from ckpt.format.manifest import FileRecord, Manifest, Placement
+from ckpt.format.names import INDEX_NAME, MANIFEST_NAME
+from ckpt.format.records import TensorRecord
+from ckpt.format.shards import index_bytes, plan
+from ckpt.format.state import Kind, Node
+from ckpt.format.wire import manifest_to_bytes
 
 NAME = "embedding.weight"
 COLUMNS = 1024  # of float32: a row is 4 KiB

@@ -4,8 +4,8 @@ import zipfile
 from collections.abc import Collection
 from typing import BinaryIO
 
-from ckpt.bounds import MAX_RECORDS
 from ckpt.errors import FormatError
+from ckpt.format.bounds import MAX_RECORDS
 
 _ENCRYPTED = 1  # bit of the flags
 

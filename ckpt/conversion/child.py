@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from ckpt.disk.hashing import Progress
 from ckpt.errors import CheckpointError, FormatError
-from ckpt.hashing import Progress
-from ckpt.payload import read_manifest
+from ckpt.reading.payload import read_manifest
 
 _PR_SET_PDEATHSIG = 1
 

@@ -20,12 +20,12 @@ from torch.distributed.checkpoint import filesystem, metadata
 
 from ckpt.conversion.lazily import Lazy, blocks_of, write_lazily
 from ckpt.conversion.torch_file import check_entries, load
-from ckpt.dtypes import bits, name_of
+from ckpt.disk.folder import open_regular
+from ckpt.disk.hashing import Progress
 from ckpt.errors import FormatError, UnsupportedStateError
-from ckpt.folder import open_regular
-from ckpt.hashing import Progress
-from ckpt.records import contiguous_strides
-from ckpt.state import flatten
+from ckpt.format.dtypes import bits, name_of
+from ckpt.format.records import contiguous_strides
+from ckpt.format.state import flatten
 
 METADATA_NAME = ".metadata"
 _MAX_METADATA_BYTES = 512 << 20

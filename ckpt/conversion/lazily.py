@@ -6,16 +6,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ckpt.hashing import Progress
-from ckpt.memory import Source, collect
-from ckpt.records import TensorRecord, normal_strides
-from ckpt.state import Node
-from ckpt.writer import write
+from ckpt.disk.hashing import Progress
+from ckpt.format.records import TensorRecord, normal_strides
+from ckpt.format.state import Node
+from ckpt.saving.memory import Source, collect
+from ckpt.saving.writer import write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lazy:
-    """A tensor known by its layout; ``blocks`` gives its bytes as :class:`ckpt.memory.Source` has them.
+    """A tensor known by its layout; ``blocks`` gives its bytes as :class:`ckpt.saving.memory.Source` has them.
 
     ``dtype`` is a row of the table, ``strides`` count elements.
     """

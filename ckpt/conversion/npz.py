@@ -12,11 +12,11 @@ import torch
 
 from ckpt.conversion.archive import checked_archive
 from ckpt.conversion.lazily import Lazy, blocks_of, write_lazily
+from ckpt.disk.hashing import Progress
 from ckpt.errors import FormatError
-from ckpt.hashing import Progress
-from ckpt.memory import BLOCK_BYTES
-from ckpt.records import contiguous_strides
-from ckpt.state import NUMPY_DTYPES, Kind, Node
+from ckpt.format.records import contiguous_strides
+from ckpt.format.state import NUMPY_DTYPES, Kind, Node
+from ckpt.saving.memory import BLOCK_BYTES
 
 _SUFFIX = ".npy"
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[Any, ...]]] = {

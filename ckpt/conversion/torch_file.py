@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from ckpt.conversion.archive import checked_archive
+from ckpt.disk.hashing import Progress
 from ckpt.errors import FormatError
-from ckpt.hashing import Progress
-from ckpt.writer import save
+from ckpt.saving.writer import save
 
 _ZIP = b"PK\3\4"
 _NUMERIC = "?bBhHiIlLqQefdFD"

@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from ckpt.distributed.loading import LoadPlanner, Reader
 from ckpt.distributed.saving import Saved, SavePlanner, Writer
-from ckpt.keys import PrivateKey
-from ckpt.reader import Verify
-from ckpt.shards import SHARD_BYTES
-from ckpt.signing import Signer
-from ckpt.trust import Trusted
+from ckpt.format.shards import SHARD_BYTES
+from ckpt.reading.reader import Verify
+from ckpt.signatures.keys import PrivateKey
+from ckpt.signatures.signing import Signer
+from ckpt.signatures.trust import Trusted
 
 _STATE = "state"  # the key under which a whole state passes through DCP
 

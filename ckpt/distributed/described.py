@@ -10,8 +10,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from ckpt.dtypes import torch_dtype
-from ckpt.records import PieceRecord, TensorRecord, views_of
+from ckpt.format.dtypes import torch_dtype
+from ckpt.format.records import PieceRecord, TensorRecord, views_of
 
 
 def tensors_of(tensors: Sequence[TensorRecord], pieces: Sequence[PieceRecord]) -> dict[str, STORAGE_TYPES]:

@@ -11,15 +11,15 @@ from math import prod
 
 from torch import Tensor
 
-from ckpt.boxes import Box, whole
 from ckpt.distributed.parts import Part, parts_of
 from ckpt.distributed.trees import united
-from ckpt.dtypes import BY_NAME
 from ckpt.errors import UnsupportedStateError
-from ckpt.memory import Source, collect, row_major
-from ckpt.piece_rules import MAX_PIECES, untiled
-from ckpt.records import PieceRecord, TensorRecord, contiguous_strides
-from ckpt.state import TENSORS, Node
+from ckpt.format.boxes import Box, whole
+from ckpt.format.dtypes import BY_NAME
+from ckpt.format.piece_rules import MAX_PIECES, untiled
+from ckpt.format.records import PieceRecord, TensorRecord, contiguous_strides
+from ckpt.format.state import TENSORS, Node
+from ckpt.saving.memory import Source, collect, row_major
 
 Key = tuple[str, tuple[int, ...] | None]  # a storage: the first of its tensors, and where it is a piece its offsets
 

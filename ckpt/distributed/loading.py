@@ -18,11 +18,11 @@ from torch.futures import Future
 from ckpt.distributed.described import tensors_of
 from ckpt.distributed.requests import Request, Wanted, request
 from ckpt.errors import RootMismatchError
-from ckpt.manifest import Manifest
-from ckpt.payload import Algorithm, Payload, open_payload
-from ckpt.reader import Verify, level_of
-from ckpt.tensors import Tensors
-from ckpt.trust import Trusted, as_trust
+from ckpt.format.manifest import Manifest
+from ckpt.reading.payload import Algorithm, Payload, open_payload
+from ckpt.reading.reader import Verify, level_of
+from ckpt.reading.tensors import Tensors
+from ckpt.signatures.trust import Trusted, as_trust
 
 _ALGORITHMS: dict[Verify, Algorithm | None] = {"none": None, "crc32": "crc32", "lazy": "sha256", "sha256": "sha256"}
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.tensor import DTensor
 
-from ckpt.boxes import Box, whole
 from ckpt.errors import UnsupportedStateError
+from ckpt.format.boxes import Box, whole
 
 
 @dataclass(frozen=True, slots=True)

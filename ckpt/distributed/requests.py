@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ckpt.boxes import Box, whole
 from ckpt.distributed.parts import parts_of
 from ckpt.distributed.trees import Tree, tree_of
-from ckpt.dtypes import name_of
 from ckpt.errors import StateMismatchError
-from ckpt.manifest import Manifest
-from ckpt.records import TensorRecord
-from ckpt.state import MAPPINGS, SEQUENCES, TENSORS, Kind, decode_scalar, tensor_name
+from ckpt.format.boxes import Box, whole
+from ckpt.format.dtypes import name_of
+from ckpt.format.manifest import Manifest
+from ckpt.format.records import TensorRecord
+from ckpt.format.state import MAPPINGS, SEQUENCES, TENSORS, Kind, decode_scalar, tensor_name
 
 
 @dataclass(frozen=True, slots=True)

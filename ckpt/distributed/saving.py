@@ -16,21 +16,21 @@ from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint import planner, storage
 from torch.futures import Future
 
-from ckpt.commit import staged
-from ckpt.digests import Chunks
+from ckpt.disk.commit import staged
+from ckpt.disk.hashing import Hasher
 from ckpt.distributed.described import tensors_of
 from ckpt.distributed.holdings import Agreement, Holding, Key, agreed, holding_of
 from ckpt.errors import DestinationError
-from ckpt.hashing import Hasher
-from ckpt.keys import PrivateKey
-from ckpt.manifest import FileRecord, Manifest, Placement
-from ckpt.memory import Source
-from ckpt.records import views_of
-from ckpt.shards import SHARD_BYTES, Shard, plan
-from ckpt.signatures import StatementKind
-from ckpt.signing import Signer, as_signer
-from ckpt.state import flatten
-from ckpt.writer import PRODUCER, complete, file_blocks, foreign, write_attachments, write_shard
+from ckpt.format.digests import Chunks
+from ckpt.format.manifest import FileRecord, Manifest, Placement
+from ckpt.format.records import views_of
+from ckpt.format.shards import SHARD_BYTES, Shard, plan
+from ckpt.format.state import flatten
+from ckpt.saving.memory import Source
+from ckpt.saving.writer import PRODUCER, complete, file_blocks, foreign, write_attachments, write_shard
+from ckpt.signatures.keys import PrivateKey
+from ckpt.signatures.signing import Signer, as_signer
+from ckpt.signatures.statements import StatementKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

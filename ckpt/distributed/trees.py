@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ckpt.errors import UnsupportedStateError
-from ckpt.state import MAPPINGS, SEQUENCES, TENSORS, Kind, Node, decode_scalar, tensor_name, unflatten
+from ckpt.format.state import MAPPINGS, SEQUENCES, TENSORS, Kind, Node, decode_scalar, tensor_name, unflatten
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ckpt.dtypes import bits
-from ckpt.records import normal_strides
+from ckpt.format.dtypes import bits
+from ckpt.format.records import normal_strides
 
 
 def same(first: Any, second: Any) -> bool:

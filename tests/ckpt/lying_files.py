@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
-from ckpt.digests import sha256
-from ckpt.names import MANIFEST_NAME, SIGNATURES_NAME
+from ckpt.format.digests import sha256
+from ckpt.format.names import MANIFEST_NAME, SIGNATURES_NAME
 from ckpt.proto import checkpoint_pb2, signatures_pb2
-from ckpt.signatures import SIGNATURES_MAGIC
+from ckpt.signatures.statements import SIGNATURES_MAGIC
 from tests.ckpt.lying_manifests import DIGEST, Lie
 from tests.ckpt.vector_states import CHECKPOINT, INDEX
 from tests.hostile.edits import Edit, put, rewrite, rewrite_manifest, storage

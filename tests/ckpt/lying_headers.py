@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ckpt.digests import sha256
+from ckpt.format.digests import sha256
+from ckpt.format.wire import MANIFEST_MAGIC
 from ckpt.proto import checkpoint_pb2
-from ckpt.wire import MANIFEST_MAGIC
 from tests.ckpt.lying_manifests import Lie
 from tests.ckpt.safetensors_files import Header, header_of
 from tests.ckpt.vector_states import CHECKPOINT, INDEX, LONE

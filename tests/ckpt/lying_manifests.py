@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ckpt
+from ckpt.format.state import Kind, encode_scalar
 from ckpt.proto.checkpoint_pb2 import Manifest, Node
-from ckpt.state import Kind, encode_scalar
 from tests.ckpt.vector_states import CHECKPOINT
 from tests.hostile.edits import Edit, forge_files, node, put, rewrite_manifest, storage, tensor
 

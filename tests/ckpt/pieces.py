@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
-from ckpt.boxes import Box, whole
-from ckpt.manifest import Manifest
-from ckpt.memory import collect
-from ckpt.records import PieceRecord, TensorRecord, contiguous_strides
-from ckpt.state import flatten
-from ckpt.writer import write
+from ckpt.format.boxes import Box, whole
+from ckpt.format.manifest import Manifest
+from ckpt.format.records import PieceRecord, TensorRecord, contiguous_strides
+from ckpt.format.state import flatten
+from ckpt.saving.memory import collect
+from ckpt.saving.writer import write
 
 
 def rows(shape: Sequence[int], *ends: int) -> list[Box]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ckpt.digests import sha256
+from ckpt.format.digests import sha256
+from ckpt.format.wire import MANIFEST_MAGIC
 from ckpt.proto import checkpoint_pb2
-from ckpt.wire import MANIFEST_MAGIC
 from tests.hostile.edits import rewrite
 
 Header = dict[str, Any]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from ckpt.dtypes import bits
+from ckpt.format.dtypes import bits
 
 Place = Callable[[str, torch.Tensor], torch.Tensor]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import ckpt
-from ckpt.digests import text
-from ckpt.folder import reading
-from ckpt.keys import key_id
+from ckpt.disk.folder import reading
+from ckpt.format.digests import text
 from ckpt.proto import signatures_pb2
-from ckpt.signatures import SIGNATURES_MAGIC, Signatures, Signed, preauthenticated, signatures_in, to_bytes
+from ckpt.signatures.keys import key_id
+from ckpt.signatures.statements import SIGNATURES_MAGIC, Signatures, Signed, preauthenticated, signatures_in, to_bytes
 from tests.hostile.edits import Edit, rewrite
 
 # Keys of the tests: whoever reads this can sign with them.

@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from ckpt.boxes import Box, whole
-from ckpt.dtypes import BY_NAME, torch_dtype
+from ckpt.format.boxes import Box, whole
+from ckpt.format.dtypes import BY_NAME, torch_dtype
 
 DTYPES = [name for name in BY_NAME if hasattr(torch, name)]
 

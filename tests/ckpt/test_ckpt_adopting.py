@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ckpt
-from ckpt import adopting
-from ckpt.dtypes import BY_SAFETENSORS, torch_dtype
+from ckpt.adoption import adopting
+from ckpt.format.dtypes import BY_SAFETENSORS, torch_dtype
 from tests.ckpt.equality import same
 from tests.ckpt.safetensors_files import Header, entry, file_bytes, header_of, rewrite_header, weights
 

@@ -13,10 +13,10 @@ import torch
 from torch.distributed import checkpoint as dcp
 
 import ckpt
-from ckpt import converting, state
 from ckpt.__main__ import main
+from ckpt.conversion import converting, npz, torch_file
 from ckpt.conversion import dcp as dcp_folder
-from ckpt.conversion import npz, torch_file
+from ckpt.format import state
 from tests.ckpt.equality import same
 from tests.ckpt.foreign_files import Payload, dcp_metadata, saved, write_metadata
 from tests.hostile.lying_imports import pickled, place

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import ckpt
-from ckpt.codecs import CODECS, codec
+from ckpt.deltas.codecs import CODECS, codec
 from tests.ckpt.equality import same
 from tests.ckpt.strategies import states
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import ckpt
-from ckpt.boxes import Box, whole
 from ckpt.distributed.holdings import Cut, Holding, agreed, holding_of
 from ckpt.distributed.trees import united
-from ckpt.state import Kind, Node, flatten, unflatten
+from ckpt.format.boxes import Box, whole
+from ckpt.format.state import Kind, Node, flatten, unflatten
 from tests.ckpt.pieces import along, rows
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import ckpt
-from ckpt import commit
+from ckpt.disk import commit
 from tests.ckpt.faults import ACTIONS, Outcome, outcomes
 
 WELL = ("short", "EINTR")  # what a writer gets over

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ckpt
-from ckpt import writer
+from ckpt.saving import writer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -35,7 +35,7 @@ def test_every_missing_file_is_listed_and_foreign_ones_are_told(tmp_path: Path) 
 
 def test_a_checkpoint_larger_than_memory_opens(tmp_path: Path) -> None:
     """A hole of 1 TiB costs nothing to map: pages are read when they are touched."""
-    from ckpt.folder import reading
+    from ckpt.disk.folder import reading
 
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(1 << 40)

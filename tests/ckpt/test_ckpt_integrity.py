@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ckpt
-from ckpt.names import MANIFEST_NAME
+from ckpt.format.names import MANIFEST_NAME
 from tests.ckpt.signers import OLD
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ckpt.writer import PRODUCER
+from ckpt.saving.writer import PRODUCER
 from tests.test_repository import imported
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from safetensors.torch import load_file
 
 import ckpt
-from ckpt.memory import collect, memory_of
-from ckpt.snapshot import Arena
+from ckpt.saving.memory import collect, memory_of
+from ckpt.saving.snapshot import Arena
 from tests.ckpt.strategies import states
 
 PATIENCE_S = 60

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import ckpt
-from ckpt.boxes import Box, chunks_under, slabs, whole
-from ckpt.delta import Action
-from ckpt.digests import CHUNK_BYTES, Encoder
-from ckpt.dtypes import torch_dtype
-from ckpt.memory import BLOCK_BYTES
-from ckpt.piece_rules import MAX_CUT_AXES, untiled
+from ckpt.deltas.delta import Action
+from ckpt.format.boxes import Box, chunks_under, slabs, whole
+from ckpt.format.digests import CHUNK_BYTES, Encoder
+from ckpt.format.dtypes import torch_dtype
+from ckpt.format.piece_rules import MAX_CUT_AXES, untiled
+from ckpt.saving.memory import BLOCK_BYTES
 from tests.ckpt.equality import same
 from tests.ckpt.pieces import along, rows, save_in_pieces
 from tests.ckpt.strategies import DTYPES, tilings

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 import ckpt
-from ckpt import byte_ranges
-from ckpt.digests import CHUNK_BYTES
+from ckpt.disk import byte_ranges
+from ckpt.format.digests import CHUNK_BYTES
 from tests.ckpt.range_server import Answer, Asked, range_server
 from tests.ckpt.safetensors_files import weights
 

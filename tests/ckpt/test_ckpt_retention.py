@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ckpt
 from ckpt.__main__ import main
-from ckpt.commit import remove_whole
+from ckpt.disk.commit import remove_whole
 
 
 def save_steps(folder: Path, *names: str) -> None:

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt
-from ckpt.digests import CHUNK_BYTES, crc32, sha256
+from ckpt.format.digests import CHUNK_BYTES, crc32, sha256
 from ckpt.proto import checkpoint_pb2
-from ckpt.signatures import preauthenticated, statement_from_bytes, statement_to_bytes
+from ckpt.signatures.statements import preauthenticated, statement_from_bytes, statement_to_bytes
 from tests.ckpt.signers import (
     FOREIGN,
     NEW,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ckpt
-from ckpt.signatures import MAX_SIGNATURES
+from ckpt.signatures.statements import MAX_SIGNATURES
 from tests.ckpt.signers import (
     FOREIGN,
     NEW,

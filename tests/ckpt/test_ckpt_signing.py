@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from safetensors.torch import save_file
 
 import ckpt
-from ckpt.signatures import MAX_SIGNATURES
+from ckpt.signatures.statements import MAX_SIGNATURES
 from tests.ckpt.signers import FOREIGN, NEW, NOON, OLD, later, name_of, noon, signatures_of, trusting
 
 STATE = {"w": torch.ones(9), "n": 3}

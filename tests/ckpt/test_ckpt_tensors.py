@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import ckpt
-from ckpt import memory
-from ckpt.dtypes import BY_NAME
-from ckpt.entries import named
-from ckpt.records import TensorRecord, extent, is_dense, normal_strides, overlaps
+from ckpt.format.dtypes import BY_NAME
+from ckpt.format.entries import named
+from ckpt.format.records import (
+    TensorRecord,
+    contiguous_strides,
+    extent,
+    is_dense,
+    is_permuted,
+    normal_strides,
+    overlaps,
+)
+from ckpt.saving import memory
 from tests.ckpt.equality import same
 from tests.ckpt.strategies import states
 
@@ -119,7 +127,7 @@ def test_a_view_is_gathered_whatever_the_blocks(
     (record,), (source,) = memory.collect({"x": view})
     gathered = torch.frombuffer(bytearray(b"".join(source.blocks())), dtype=torch.uint8)
 
-    stored = record.strides if not ckpt.records.is_permuted(record, 1) else ckpt.records.contiguous_strides(shape)
+    stored = record.strides if not is_permuted(record, 1) else contiguous_strides(shape)
     again = gathered.view(dtype).as_strided(shape, stored)
 
     plain = torch.contiguous_format

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ckpt
-from ckpt.folder import Unread
+from ckpt.disk.folder import Unread
 from tests.ckpt.equality import same
 
 CHUNK = 1 << 20

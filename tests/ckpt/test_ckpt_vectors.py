@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 import ckpt
 import treering_reader
-from ckpt.boxes import Box
-from ckpt.digests import sha256
-from ckpt.dtypes import BY_NAME, BY_SAFETENSORS
-from ckpt.names import MANIFEST_NAME
+from ckpt.format.boxes import Box
+from ckpt.format.digests import sha256
+from ckpt.format.dtypes import BY_NAME, BY_SAFETENSORS
+from ckpt.format.names import MANIFEST_NAME
+from ckpt.format.state import NUMPY_DTYPES
+from ckpt.format.wire import body_of
 from ckpt.proto.checkpoint_pb2 import Manifest
-from ckpt.state import NUMPY_DTYPES
-from ckpt.wire import body_of
 from tests.ckpt.make_vectors import AS_EDITS, LIES, make
 from tests.ckpt.pieces import save_in_pieces
 from tests.ckpt.strategies import DTYPES, states, tilings

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 import ckpt
-from ckpt.digests import text
-from ckpt.dtypes import bits
-from ckpt.folder import reading
-from ckpt.manifest import Manifest
-from ckpt.records import normal_strides
-from ckpt.signatures import StatementKind, signatures_in
-from ckpt.state import tensor_name
+from ckpt.disk.folder import reading
+from ckpt.format.digests import text
+from ckpt.format.dtypes import bits
+from ckpt.format.manifest import Manifest
+from ckpt.format.records import normal_strides
+from ckpt.format.state import tensor_name
+from ckpt.signatures.statements import StatementKind, signatures_in
 
 Answer = dict[str, Any]
 

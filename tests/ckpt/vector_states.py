@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import ckpt
-from ckpt.boxes import Box
-from ckpt.dtypes import BY_NAME, torch_dtype
+from ckpt.format.boxes import Box
+from ckpt.format.dtypes import BY_NAME, torch_dtype
 from tests.ckpt.pieces import along, rows, save_in_pieces
 from tests.ckpt.safetensors_files import entry, file_bytes
 from tests.ckpt.signers import NEW, OLD, later, noon

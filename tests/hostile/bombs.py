@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ckpt.wire import DELTA_MAGIC, MANIFEST_MAGIC
+from ckpt.format.wire import DELTA_MAGIC, MANIFEST_MAGIC
 from tests.ckpt.safetensors_files import file_bytes
 from tests.hostile.lies import Lie
 from tests.hostile.lying_envelopes import VERSION, sealed

@@ -13,12 +13,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 import ckpt
-from ckpt.digests import sha256
-from ckpt.names import MANIFEST_NAME
+from ckpt.format.digests import sha256
+from ckpt.format.names import MANIFEST_NAME
+from ckpt.format.shards import headers_of
+from ckpt.format.state import Kind
+from ckpt.format.wire import DELTA_MAGIC, MANIFEST_MAGIC, manifest_from_bytes, seal_envelope
 from ckpt.proto import checkpoint_pb2, delta_pb2
-from ckpt.shards import headers_of
-from ckpt.state import Kind
-from ckpt.wire import DELTA_MAGIC, MANIFEST_MAGIC, manifest_from_bytes, seal_envelope
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer

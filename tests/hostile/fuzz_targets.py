@@ -19,15 +19,15 @@ from google.protobuf.message import DecodeError, Message
 from safetensors.torch import load_file
 
 import ckpt
-from ckpt.codecs import codec
-from ckpt.delta_wire import MAX_GROWTH_BYTES
-from ckpt.digests import crc32, sha256
-from ckpt.names import INDEX_NAME
-from ckpt.payload import expected_headers
+from ckpt.deltas.codecs import codec
+from ckpt.deltas.wire import MAX_GROWTH_BYTES
+from ckpt.format.digests import crc32, sha256
+from ckpt.format.names import INDEX_NAME
+from ckpt.format.rules import check
+from ckpt.format.wire import DELTA_MAGIC, MANIFEST_MAGIC, body_of, manifest_from_bytes
 from ckpt.proto import checkpoint_pb2, delta_pb2, signatures_pb2
-from ckpt.rules import check
-from ckpt.signatures import SIGNATURES_MAGIC, statement_from_bytes
-from ckpt.wire import DELTA_MAGIC, MANIFEST_MAGIC, body_of, manifest_from_bytes
+from ckpt.reading.payload import expected_headers
+from ckpt.signatures.statements import SIGNATURES_MAGIC, statement_from_bytes
 from tests.ckpt.equality import same
 from tests.ckpt.signers import OLD, later, noon, signatures_of, trusting
 from tests.hostile.edits import forge_files, mutate, put, save_pair, save_victim

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from google.protobuf.message import Message
 
+from ckpt.format.wire import DELTA_MAGIC, MANIFEST_MAGIC
 from ckpt.proto import checkpoint_pb2, delta_pb2, signatures_pb2
-from ckpt.signatures import SIGNATURES_MAGIC
-from ckpt.wire import DELTA_MAGIC, MANIFEST_MAGIC
+from ckpt.signatures.statements import SIGNATURES_MAGIC
 from tests.hostile import calls
 from tests.hostile.bombs import BOMBS, save_nothing
 from tests.hostile.edits import copied, rewrite, save_pair, save_victim

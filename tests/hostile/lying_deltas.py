@@ -1,7 +1,7 @@
 """Deltas that are edited and sealed again with a right checksum."""
 
 import ckpt
-from ckpt.delta import Action
+from ckpt.deltas.delta import Action
 from ckpt.proto.delta_pb2 import Delta, Frame, Operation
 from tests.hostile.edits import put, tensor
 from tests.hostile.lies import Lie, Look

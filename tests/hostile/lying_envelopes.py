@@ -7,7 +7,7 @@ from pathlib import Path
 from google.protobuf.message import Message
 
 import ckpt
-from ckpt.digests import sha256
+from ckpt.format.digests import sha256
 from tests.hostile.edits import Edit, put
 from tests.hostile.lies import Lie
 

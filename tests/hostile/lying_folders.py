@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import ckpt
-from ckpt.digests import crc32
+from ckpt.format.digests import crc32
 from ckpt.proto.checkpoint_pb2 import Manifest
 from tests.hostile.edits import put, rewrite_manifest, storage
 from tests.hostile.lies import Lie, Look

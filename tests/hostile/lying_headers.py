@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 import ckpt
-from ckpt.adopted_header import MAX_HEADER_BYTES
+from ckpt.format.adopted_header import MAX_HEADER_BYTES
 from tests.ckpt.safetensors_files import entry, file_bytes, weights
 from tests.hostile.edits import put, storage, tensor
 from tests.hostile.lies import Lie, Look

@@ -1,8 +1,8 @@
 """Manifests that are edited and sealed again: their checksum is right, and only their rules are left to refuse them."""
 
 import ckpt
+from ckpt.format.state import Kind, encode_scalar
 from ckpt.proto.checkpoint_pb2 import Manifest, Node
-from ckpt.state import Kind, encode_scalar
 from tests.hostile.edits import node, put, storage, tensor
 from tests.hostile.lies import Lie, Look
 

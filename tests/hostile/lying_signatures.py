@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import ckpt
-from ckpt.signatures import MAX_SIGNATURES
+from ckpt.signatures.statements import MAX_SIGNATURES
 from tests.ckpt.signers import NEW, OLD, later, noon, put_signatures, rewrite_signatures, says, signatures_of
 from tests.hostile.edits import put
 from tests.hostile.lies import Lie, Look

@@ -9,11 +9,11 @@ import torch
 import zstandard
 
 import ckpt
-from ckpt import delta as ckpt_delta
-from ckpt.codecs import codec
-from ckpt.codecs.streams import join
-from ckpt.delta import Action
-from ckpt.digests import Chunks
+from ckpt.deltas import delta as ckpt_delta
+from ckpt.deltas.codecs import codec
+from ckpt.deltas.codecs.streams import join
+from ckpt.deltas.delta import Action
+from ckpt.format.digests import Chunks
 from ckpt.proto.delta_pb2 import Delta
 from tests.hostile.edits import put, rewrite_delta, save_pair
 from tests.hostile.lying_deltas import DIGEST, HUGE, frame

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 
 import ckpt
-from ckpt.adopted_header import parse_header
-from ckpt.dtypes import BY_SAFETENSORS
+from ckpt.format.adopted_header import parse_header
+from ckpt.format.dtypes import BY_SAFETENSORS
 from tests.ckpt.safetensors_files import file_bytes
 from tests.hostile.lying_headers import HEADERS, PAYLOAD, text
 

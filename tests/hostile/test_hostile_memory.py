@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.bounds import MAX_RECORDS
+from ckpt.format.bounds import MAX_RECORDS
 from tests.hostile.gallery import KINDS
 
 MIB = 1 << 20
@@ -17,7 +17,7 @@ RECORD_BYTES = 100  # of a message of two bytes when it is parsed
 _DECODING = """
 import json
 import zstandard
-from ckpt.codecs import codec
+from ckpt.deltas.codecs import codec
 from tests.hostile.peaks import peak_bytes
 from tests.hostile.test_hostile_frames import bsdiff, one, zstd
 

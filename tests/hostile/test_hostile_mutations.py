@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt
+from ckpt.format.state import Kind
 from ckpt.proto.checkpoint_pb2 import Manifest
-from ckpt.state import Kind
 from tests.hostile.edits import (
     copied,
     forge_files,

@@ -1,0 +1,1 @@
+"""Safetensors files that others wrote become checkpoints where they lie."""

@@ -1,0 +1,43 @@
+"""How the bytes of a frame become fewer: one literal table, a codec a file.
+
+A codec turns (base bytes, target bytes) into encoded bytes and back. ``sparse`` and ``planes`` code the difference
+of elements as integers modulo 2ʷ, so they are exact for any bits and could be subtracted again; ``bsdiff`` finds
+bytes that moved; ``raw`` needs no base. Adding a row is a compatible change: a reader that lacks the codec refuses
+the delta by name.
+"""
+
+from importlib import import_module
+from typing import Protocol
+
+from ckpt.errors import FormatError
+
+
+class Codec(Protocol):
+    """What a module in the table offers. ``width`` is the size of an element in bytes: 1, 2, 4 or 8."""
+
+    REVERSIBLE: bool
+
+    def encode(self, base: memoryview, target: memoryview, *, width: int) -> bytes:
+        """Encode; ``base`` and ``target`` are equally long for reversible codecs."""
+
+    def decode(self, base: memoryview, encoded: memoryview, *, width: int, size: int) -> bytes | bytearray:
+        """Exactly ``size`` bytes, or ``ValueError`` when the encoded bytes do not make sense."""
+
+
+CODECS = {
+    "sparse": "ckpt.deltas.codecs.sparse",
+    "planes": "ckpt.deltas.codecs.planes",
+    "bsdiff": "ckpt.deltas.codecs.bsdiff",
+    "raw": "ckpt.deltas.codecs.raw",
+}
+
+
+def codec(name: str) -> Codec:
+    """The codec of that name.
+
+    Raises:
+        FormatError: the table has none.
+    """
+    if name not in CODECS:
+        raise FormatError("delta.frame.codec", f"'{name[:40]}'", f"one of {', '.join(CODECS)}")
+    return import_module(CODECS[name])

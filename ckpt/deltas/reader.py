@@ -1,0 +1,185 @@
+"""Apply a delta: base + frames → a new checkpoint, proved before it appears.
+
+In order: where ``trust`` is given, a trusted key must have signed the delta; the base's root must be the one it was
+made for; base and delta together must give a manifest with the stated root and seal; a frame's SHA-256 is checked
+before its decoder sees it, and what it decodes to is bounded by the declared size; the written storages must have the
+digests of that manifest. Only then the folder is renamed into place. A delta that fails anywhere changes nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckpt.deltas.codecs import codec
+from ckpt.deltas.delta import Delta, Frame, Operation, Patch
+from ckpt.deltas.wire import delta_in
+from ckpt.disk.folder import Folder, forget, reading
+from ckpt.disk.hashing import Progress
+from ckpt.errors import CorruptFileError, CorruptFrameError
+from ckpt.format.digests import Chunks, sha256, text
+from ckpt.format.manifest import Manifest
+from ckpt.format.names import DELTA_NAME
+from ckpt.reading.payload import Payload, open_payload
+from ckpt.saving.memory import BLOCK_BYTES, Source
+from ckpt.saving.writer import write
+from ckpt.signatures.statements import StatementKind, signatures_in
+from ckpt.signatures.trust import Trust, Trusted, accepted, as_trust
+
+_NOTHING = memoryview(b"")
+
+
+def apply(
+    base: Path | str,
+    delta: Path | str,
+    out: Path | str,
+    *,
+    trust: Trusted | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write the checkpoint that a delta makes from ``base``, with the target's signatures that the delta carries.
+
+    Args:
+        base: A checkpoint folder; never written to.
+        delta: A delta folder.
+        out: The checkpoint folder to be.
+        trust: Whose signature the delta must have: a :class:`Trust`, or public keys. It names base and target by root
+            and seal, so the base need not be signed; whether the outcome is, says ``ckpt.verify(out, trust=…)``.
+        progress: Called with (bytes done, bytes in all).
+
+    Returns:
+        The new checkpoint's manifest; its root is the delta's ``target_root``.
+
+    Raises:
+        SignatureError: nobody who is trusted has signed the delta.
+        WrongBaseError: made for another base; found and expected roots are named.
+        CorruptFrameError: a frame is not what was written.
+        FormatError: the delta breaks a rule.
+        DestinationError: ``out`` exists.
+    """
+    trusted = as_trust(trust)
+    payload = open_payload(base, attachments=True)
+    return reading(delta, lambda folder: _apply(payload, folder, out, trusted, progress), expected=DELTA_NAME)
+
+
+def _apply(base: Payload, folder: Folder, out: Path | str, trust: Trust | None, progress: Progress | None) -> Manifest:
+    delta, signatures = delta_in(folder), signatures_in(folder, StatementKind.DELTA)
+    if trust is not None:
+        accepted(signatures.own, trust, kind=StatementKind.DELTA, subject=delta.digest, path=folder.path)
+    target = delta.completed(base.manifest, folder.path)
+    patches = _Patches(folder.path, delta, tuple(_patch(folder, patch) for patch in delta.patches))
+    storages = [
+        _source(operation, chunks, base.storage(operation.base) if operation.uses_base else _NOTHING, patches)
+        for operation, chunks in zip(delta.storages, target.storages, strict=True)
+    ]
+    attachments = {
+        item.path: _source(
+            operation, item.chunks, base.attachments[operation.base] if operation.uses_base else _NOTHING, patches
+        ).blocks
+        for operation, item in zip(delta.attachments, target.attachments, strict=True)
+    }
+    return write(
+        out,
+        records=target.tensors,
+        pieces=target.pieces,
+        sources=storages,
+        state=target.state,
+        metadata=target.metadata,
+        attachments=attachments,
+        producer=target.producer,
+        progress=progress,
+        accept=lambda written: _accept(folder.path, written, target),
+        signatures=lambda _: signatures.target,
+    )
+
+
+def _patch(folder: Folder, patch: Patch) -> memoryview:
+    try:
+        return folder.view(patch.name, size_bytes=patch.size_bytes)
+    except CorruptFileError as error:
+        raise CorruptFrameError(
+            delta=folder.path,
+            frame=f"{error.what} of {patch.name}",
+            found=str(error.found),
+            expected=str(error.expected),
+        ) from None
+
+
+def _source(operation: Operation, chunks: Chunks, base: memoryview, patches: "_Patches") -> Source:
+    return Source(
+        size_bytes=chunks.size_bytes, blocks=lambda: _blocks(operation.frames, chunks.size_bytes, base, patches)
+    )
+
+
+def _blocks(frames: Sequence[Frame], size: int, base: memoryview, patches: "_Patches") -> Iterator[memoryview]:
+    """The base's bytes, with those of the frames in their places."""
+    reached = 0
+    for frame in frames:
+        yield from _plain(base, reached, frame.offset)
+        yield memoryview(patches.decode(frame, base))
+        forget(base[frame.base_offset : frame.base_offset + frame.base_size])
+        reached = frame.offset + frame.size
+    yield from _plain(base, reached, size)
+
+
+def _plain(base: memoryview, start: int, end: int) -> Iterator[memoryview]:
+    for offset in range(start, end, BLOCK_BYTES):
+        block = base[offset : min(offset + BLOCK_BYTES, end)]
+        yield block
+        forget(block)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patches:
+    """The frames of a delta folder, decoded one at a time."""
+
+    folder: Path
+    delta: Delta
+    files: tuple[memoryview, ...]
+
+    def decode(self, frame: Frame, base: memoryview) -> bytes | bytearray:
+        """The bytes of a frame; its SHA-256 is checked before its decoder runs.
+
+        Raises:
+            CorruptFrameError: other bytes than were written, or they decode to something else.
+        """
+        encoded = self._encoded(frame)
+        if frame.base_offset + frame.base_size > len(base):
+            raise self._bad(frame, f"a base of {len(base)} bytes", f"{frame.base_offset + frame.base_size}")
+        source = base[frame.base_offset : frame.base_offset + frame.base_size]
+        try:
+            decoded = codec(frame.codec).decode(source, memoryview(encoded), width=frame.width, size=frame.size)
+        except ValueError as error:
+            raise self._bad(frame, str(error), f"{frame.size} bytes") from error
+        if len(decoded) != frame.size:
+            raise self._bad(frame, f"{len(decoded)} bytes", f"{frame.size} bytes")
+        return decoded
+
+    def _encoded(self, frame: Frame) -> bytes:
+        view = self.files[frame.patch][frame.patch_offset : frame.patch_offset + frame.encoded_size]
+        encoded = bytes(view)  # a copy, so that the decoder gets the very bytes that were hashed
+        forget(view)
+        found = sha256(encoded)
+        if found != frame.sha256:
+            raise self._bad(frame, text(found), text(frame.sha256))
+        return encoded
+
+    def _bad(self, frame: Frame, found: str, expected: str) -> CorruptFrameError:
+        name = f"the frame at byte {frame.patch_offset} of {self.delta.patches[frame.patch].name}"
+        return CorruptFrameError(delta=self.folder, frame=name, found=found, expected=expected)
+
+
+def _accept(folder: Path, written: Manifest, expected: Manifest) -> None:
+    """Refuse a result whose digests are not the target's; the first storage that differs is named."""
+    names: Callable[[int], str] = expected.owner
+    for index, (found, wanted) in enumerate(zip(written.storages, expected.storages, strict=True)):
+        if found != wanted:
+            raise CorruptFrameError(
+                delta=folder,
+                frame=f"what makes {names(index)} (or the base's own bytes)",
+                found=text(found.digest()),
+                expected=text(wanted.digest()),
+            )
+    if written.seal != expected.seal:
+        raise CorruptFrameError(
+            delta=folder, frame="the whole", found=f"seal {written.seal}", expected=f"seal {expected.seal}"
+        )

@@ -1,0 +1,321 @@
+"""Make a delta from two checkpoints: find what changed by digest, encode only that.
+
+Chunks whose SHA-256 is the same in both manifests are not read. The others are read once, checked against their
+manifests, and encoded a frame at a time by the codec that is smallest on a sample of it; the same two checkpoints
+always give the same delta.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ckpt.deltas.codecs import bsdiff, codec
+from ckpt.deltas.delta import Action, Delta, Frame, Operation, Patch
+from ckpt.deltas.wire import WIDTHS, patch_name, read_delta, to_bytes
+from ckpt.disk.commit import staged, write_file
+from ckpt.disk.folder import forget
+from ckpt.disk.hashing import Progress
+from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, sha256
+from ckpt.format.dtypes import BY_NAME
+from ckpt.format.manifest import Manifest
+from ckpt.format.names import DELTA_NAME
+from ckpt.format.records import TensorRecord
+from ckpt.reading.payload import Payload, faults_in_attachment, faults_in_storage, open_payload
+from ckpt.saving.writer import durable
+from ckpt.signatures.keys import PrivateKey
+from ckpt.signatures.signing import Signer, as_signer
+from ckpt.signatures.statements import Signatures, StatementKind, write_signatures
+
+FRAME_CHUNKS = 16  # at most 16 MiB a frame: decoding needs little memory, repair fetches little
+FULL_FRAME_BYTES = 64 << 10  # a frame closes when it is estimated to encode to this
+SAMPLE_BYTES = 64 << 10
+_WINDOW_BYTES = 4 << 10
+
+
+def diff(
+    base: Path | str,
+    target: Path | str,
+    out: Path | str,
+    *,
+    sequence: int = 0,
+    sign: Signer | PrivateKey | None = None,
+    progress: Progress | None = None,
+) -> Delta:
+    """Write the delta that turns ``base`` into ``target``; the target's signatures travel with it.
+
+    Args:
+        base, target: Checkpoint folders.
+        out: The delta folder to be.
+        sequence: A counter kept in the delta, ≥ 0.
+        sign: Who signs the delta itself, as for :func:`ckpt.save`.
+        progress: Called with (bytes of storages done, bytes in all).
+
+    Returns:
+        The delta; ``size_bytes`` is what travels.
+
+    Raises:
+        CorruptChunkError: a chunk that would be read is not what its manifest states.
+        DestinationError: ``out`` exists.
+        BadSignatureError: a signer's answer is no signature; nothing was written then.
+    """
+    who = None if sign is None else as_signer(sign)
+    old, new = open_payload(base, attachments=True), open_payload(target, attachments=True, signatures=True)
+    with staged(out, overwrite=False, owns=lambda _: "another delta") as folder:
+        with durable(folder / patch_name(0)) as file:
+            writer = _FrameWriter(file)
+            storages = _storages(old, new, writer, progress)
+            attachments = [_attachment(old, new, index, writer) for index in range(len(new.attachments))]
+            size = file.tell()
+        if size == 0:
+            (folder / patch_name(0)).unlink()
+        described = replace(
+            new.manifest,
+            files=(),
+            placements=(),
+            adopted=False,
+            storages=tuple(map(_without_unchanged, new.manifest.storages, storages)),
+            attachments=tuple(
+                replace(item, chunks=_without_unchanged(item.chunks, operation))
+                for item, operation in zip(new.manifest.attachments, attachments, strict=True)
+            ),
+        )
+        delta = Delta(
+            base_root=old.manifest.root,
+            target_root=new.manifest.root,
+            target_seal=new.manifest.seal,
+            sequence=sequence,
+            target=described,
+            storages=tuple(storages),
+            attachments=tuple(attachments),
+            patches=(Patch(name=patch_name(0), size_bytes=size),) if size else (),
+            digest="",
+            size_bytes=0,
+        )
+        write_file(folder / DELTA_NAME, to_bytes(delta))
+        made = read_delta(folder)
+        own = () if who is None else (who.signed(StatementKind.DELTA, made.digest, Path(out)),)
+        write_signatures(folder, Signatures(own=own, target=new.signatures))
+        return made
+
+
+def _without_unchanged(chunks: Chunks, operation: Operation) -> Chunks:
+    if operation.action is Action.NEW:
+        return chunks
+    own = operation.covered()
+    return Chunks(
+        size_bytes=chunks.size_bytes,
+        crc32=tuple(chunks.crc32[chunk] for chunk in own),
+        sha256=b"".join(chunks.sha256_of(chunk) for chunk in own),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A run of bytes to be encoded: of the target, made from one of the base."""
+
+    base: memoryview
+    target: memoryview
+    offset: int
+    base_offset: int
+    width: int
+
+
+class _FrameWriter:
+    """Appends encoded frames to a patch file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, run: _Run, candidates: Sequence[str]) -> Frame:
+        """Encode by the candidate that is smallest on a sample; ``raw`` where that is smaller still."""
+        name = _smallest(run, candidates)
+        encoded = codec(name).encode(run.base, run.target, width=run.width)
+        plain = codec("raw").encode(run.base, run.target, width=run.width) if len(encoded) > len(run.target) else None
+        if plain is not None and len(plain) < len(encoded):
+            name, encoded = "raw", plain
+        offset = self._file.tell()
+        self._file.write(encoded)
+        return Frame(
+            codec=name,
+            offset=run.offset,
+            size=len(run.target),
+            base_offset=0 if name == "raw" else run.base_offset,
+            base_size=0 if name == "raw" else len(run.base),
+            width=run.width,
+            patch=0,
+            patch_offset=offset,
+            encoded_size=len(encoded),
+            sha256=sha256(encoded),
+            reversible=codec(name).REVERSIBLE,
+        )
+
+
+def _smallest(run: _Run, candidates: Sequence[str]) -> str:
+    if len(candidates) == 1:
+        return candidates[0]
+    base, target = _sample(run.base, run.width), _sample(run.target, run.width)
+    return min(candidates, key=lambda name: len(codec(name).encode(base, target, width=run.width)))
+
+
+def _sample(view: memoryview, width: int) -> memoryview:
+    """64 KiB of a run, in windows spread evenly over it; a short run as it is."""
+    if len(view) <= SAMPLE_BYTES:
+        return view
+    windows = SAMPLE_BYTES // _WINDOW_BYTES
+    step = (len(view) - _WINDOW_BYTES) // (windows - 1) // width * width
+    return memoryview(b"".join(view[index * step : index * step + _WINDOW_BYTES] for index in range(windows)))
+
+
+def _storages(old: Payload, new: Payload, writer: _FrameWriter, progress: Progress | None) -> list[Operation]:
+    pairing = _Pairing(old.manifest)
+    operations, done = [], 0
+    for index, chunks in enumerate(new.manifest.storages):
+        operations.append(_storage(old, new, index, new.manifest.users[index], pairing, writer))
+        done += chunks.size_bytes
+        if progress is not None:
+            progress(done, new.manifest.payload_bytes)
+    return operations
+
+
+class _Pairing:
+    """Which storage of the base a storage of the target comes from: the same content, else the same name."""
+
+    def __init__(self, base: Manifest) -> None:
+        self._by_view = {(view.name, view.piece_at): view.storage for users in base.users for view in users}
+        self._by_digest = {chunks.digest(): index for index, chunks in reversed(list(enumerate(base.storages)))}
+
+    def same_content(self, chunks: Chunks) -> int | None:
+        return self._by_digest.get(chunks.digest())
+
+    def same_name(self, users: Sequence[TensorRecord]) -> int | None:
+        found = (self._by_view.get((tensor.name, tensor.piece_at)) for tensor in users)
+        return next((storage for storage in found if storage is not None), None)
+
+
+def _storage(
+    old: Payload, new: Payload, index: int, users: Sequence[TensorRecord], pairing: _Pairing, writer: _FrameWriter
+) -> Operation:
+    chunks = new.manifest.storages[index]
+    same = pairing.same_content(chunks)
+    if same is not None:
+        return Operation(action=Action.COPY, base=same)
+    partner = pairing.same_name(users)
+    width = _width(users, chunks.size_bytes)
+    if partner is None:
+        return Operation(action=Action.NEW, frames=_new_frames(new, index, width, writer))
+    before = old.manifest.storages[partner]
+    if before.size_bytes == chunks.size_bytes:
+        return Operation(
+            action=Action.PATCH, base=partner, frames=_patch_frames(old, new, partner, index, width, writer)
+        )
+    if _suits_bsdiff(before, chunks):
+        _prove(old, partner, range(len(before.crc32)))
+        _prove(new, index, range(len(chunks.crc32)))
+        run = _Run(base=old.storage(partner), target=new.storage(index), offset=0, base_offset=0, width=1)
+        return Operation(action=Action.PATCH, base=partner, frames=(writer.write(run, ["bsdiff"]),))
+    return Operation(action=Action.NEW, frames=_new_frames(new, index, width, writer))
+
+
+def _width(users: Sequence[TensorRecord], size: int) -> int:
+    """Bytes of an element when all tensors agree, of complex ones of a component; else 1."""
+    widths = {_component(tensor.dtype) for tensor in users}
+    width = widths.pop() if len(widths) == 1 else 1
+    return width if width in WIDTHS and size % width == 0 else 1
+
+
+def _component(dtype: str) -> int:
+    return BY_NAME[dtype].size_bytes // (2 if dtype.startswith("complex") else 1)
+
+
+def _prove(payload: Payload, index: int, chunks: range) -> None:
+    for fault in faults_in_storage(payload, index, "sha256", chunks=chunks):
+        raise fault
+
+
+def _new_frames(new: Payload, index: int, width: int, writer: _FrameWriter) -> tuple[Frame, ...]:
+    size = new.manifest.storages[index].size_bytes
+    frames = []
+    for first in range(0, len(new.manifest.storages[index].crc32), FRAME_CHUNKS):
+        chunks = range(first, min(first + FRAME_CHUNKS, len(new.manifest.storages[index].crc32)))
+        _prove(new, index, chunks)
+        start, end = first * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size)
+        run = _Run(base=memoryview(b""), target=new.storage(index)[start:end], offset=start, base_offset=0, width=width)
+        frames.append(writer.write(run, ["raw"]))
+        forget(run.target)
+    return tuple(frames)
+
+
+def _patch_frames(
+    old: Payload, new: Payload, partner: int, index: int, width: int, writer: _FrameWriter
+) -> tuple[Frame, ...]:
+    before, after = old.manifest.storages[partner], new.manifest.storages[index]
+    changed = [chunk for chunk in range(len(after.crc32)) if before.sha256_of(chunk) != after.sha256_of(chunk)]
+    base, target = old.storage(partner), new.storage(index)
+    frames = []
+    for chunks in _runs(changed, base, target, after.size_bytes):
+        _prove(old, partner, chunks)
+        _prove(new, index, chunks)
+        start, end = chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, after.size_bytes)
+        run = _Run(base=base[start:end], target=target[start:end], offset=start, base_offset=start, width=width)
+        frames.append(writer.write(run, ["sparse", "planes", "raw"]))
+        forget(run.base)
+        forget(run.target)
+    return tuple(frames)
+
+
+def _runs(changed: Sequence[int], base: memoryview, target: memoryview, size: int) -> Iterator[range]:
+    """Changed chunks that lie side by side, as frames: closed when full by estimate or by count."""
+    run = range(0)
+    estimate = 0
+    for chunk in changed:
+        start, end = chunk_range(chunk, size)
+        weight = _changed_bytes(base[start:end], target[start:end])
+        if run and run.stop == chunk and len(run) < FRAME_CHUNKS and estimate < FULL_FRAME_BYTES:
+            run = range(run.start, chunk + 1)
+            estimate += weight
+        else:
+            if run:
+                yield run
+            run, estimate = range(chunk, chunk + 1), weight
+    if run:
+        yield run
+
+
+def _changed_bytes(base: memoryview, target: memoryview) -> int:
+    """Bytes that differ: about what they encode to."""
+    return int(np.count_nonzero(np.frombuffer(base, np.uint8) != np.frombuffer(target, np.uint8)))
+
+
+def _attachment(old: Payload, new: Payload, index: int, writer: _FrameWriter) -> Operation:
+    item, after = new.manifest.attachments[index], new.attachments[index]
+    known = old.manifest.attachments
+    same = next((number for number, other in enumerate(known) if other.chunks == item.chunks), None)
+    if same is not None:
+        return Operation(action=Action.COPY, base=same)
+    _prove_attachment(new, index)
+    named = next((number for number, other in enumerate(known) if other.path == item.path), None)
+    if named is not None and _suits_bsdiff(known[named].chunks, item.chunks):
+        _prove_attachment(old, named)
+        run = _Run(base=old.attachments[named], target=after, offset=0, base_offset=0, width=1)
+        return Operation(action=Action.PATCH, base=named, frames=(writer.write(run, ["bsdiff"]),))
+    frames = []
+    for start in range(0, len(after), FRAME_CHUNKS * CHUNK_BYTES):
+        piece = after[start : start + FRAME_CHUNKS * CHUNK_BYTES]
+        run = _Run(base=memoryview(b""), target=piece, offset=start, base_offset=0, width=1)
+        frames.append(writer.write(run, ["raw"]))
+    return Operation(action=Action.NEW, frames=tuple(frames))
+
+
+def _prove_attachment(payload: Payload, index: int) -> None:
+    item = payload.manifest.attachments[index]
+    for fault in faults_in_attachment(payload.folder, item, payload.attachments[index], "sha256"):
+        raise fault
+
+
+def _suits_bsdiff(before: Chunks, after: Chunks) -> bool:
+    """Whether neither side is empty or beyond the bound."""
+    sizes = (before.size_bytes, after.size_bytes)
+    return min(sizes) > 0 and max(sizes) <= bsdiff.MAX_BYTES

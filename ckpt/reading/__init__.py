@@ -1,0 +1,1 @@
+"""Read checkpoints: all of one, some tensors, one slice, its faults or a summary."""

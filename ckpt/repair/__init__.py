@@ -1,0 +1,1 @@
+"""Mend a checkpoint from a good copy."""

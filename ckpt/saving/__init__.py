@@ -1,0 +1,1 @@
+"""Write checkpoints: at once, in the background, and one after the other in the folder of a run."""

@@ -1,0 +1,122 @@
+"""Ed25519 keys: PEM files and key objects, the identity of a public key, and making a new pair.
+
+Private keys are PKCS #8, public ones SubjectPublicKeyInfo (SPKI), both as PEM, so that ``openssl pkey`` reads them too.
+A key's id is the SHA-256 of its SPKI: short enough to show, and never what trust rests on.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from ckpt.disk.commit import make_folder, sync_folder
+from ckpt.errors import DestinationError, KeyFileError
+from ckpt.format.digests import sha256, text
+
+PublicKey = Ed25519PublicKey | Path | str
+PrivateKey = Ed25519PrivateKey | Path | str
+SIGNATURE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFiles:
+    """A pair on disk. ``key_id`` is the public key's, ``sha256:…``."""
+
+    private: Path
+    public: Path
+    key_id: str
+
+
+def keygen(path: Path | str, *, passphrase: bytes | None = None) -> KeyFiles:
+    """Make a key pair: ``NAME.pem`` signs and stays secret, ``NAME.pub.pem`` is given to those who verify.
+
+    Args:
+        path: Where the private key goes, readable by its owner alone (0600).
+        passphrase: Encrypts the private key; without one whoever reads the file can sign.
+
+    Raises:
+        DestinationError: either file exists; a key is never overwritten.
+    """
+    private = Path(path)
+    public = private.with_name(private.name.removesuffix(".pem") + ".pub.pem")
+    for file in (private, public):
+        if os.path.lexists(file):
+            raise DestinationError(
+                f"'{file}' exists already; expected a new path, since what a lost key has signed can never be signed "
+                "by it again. Choose another name.",
+                path=file,
+            )
+    key = Ed25519PrivateKey.generate()
+    encryption = BestAvailableEncryption(passphrase) if passphrase is not None else NoEncryption()
+    make_folder(private.absolute().parent)
+    _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), mode=0o600)
+    _write(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), mode=0o666)
+    sync_folder(private.absolute().parent)
+    return KeyFiles(private=private, public=public, key_id=text(key_id(key.public_key())))
+
+
+def _write(path: Path, data: bytes, *, mode: int) -> None:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, mode)) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def public_key_of(source: PublicKey) -> Ed25519PublicKey:
+    """The public key in a PEM file, or the one that is given.
+
+    Raises:
+        KeyFileError: the file holds no Ed25519 public key.
+        OSError: it cannot be read.
+    """
+    if isinstance(source, Ed25519PublicKey):
+        return source
+    key = _parsed(Path(source), load_pem_public_key)
+    if not isinstance(key, Ed25519PublicKey):
+        raise KeyFileError(Path(source), _named(key), "an Ed25519 public key as PEM")
+    return key
+
+
+def private_key_of(source: PrivateKey, *, passphrase: bytes | None = None) -> Ed25519PrivateKey:
+    """The private key in a PEM file, or the one that is given.
+
+    Raises:
+        KeyFileError: the file holds no Ed25519 private key, or another passphrase opens it.
+        OSError: it cannot be read.
+    """
+    if isinstance(source, Ed25519PrivateKey):
+        return source
+    key = _parsed(Path(source), lambda data: load_pem_private_key(data, passphrase))
+    if not isinstance(key, Ed25519PrivateKey):
+        expected = "an Ed25519 private key as PEM, with its passphrase where it is encrypted"
+        raise KeyFileError(Path(source), _named(key), expected)
+    return key
+
+
+def _parsed(path: Path, parse: Callable[[bytes], object]) -> object:
+    """What the file holds; None when it cannot be parsed."""
+    try:
+        return parse(path.read_bytes())
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None  # the caller names the file; the library's message may quote from it
+
+
+def _named(key: object) -> str:
+    return "nothing of that kind" if key is None else f"a key of type {type(key).__name__.lstrip('_')}"
+
+
+def key_id(key: Ed25519PublicKey) -> bytes:
+    """SHA-256 of the key's SPKI."""
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
