@@ -10,7 +10,7 @@ import torch
 
 import ckpt
 from benchmarks.plan import Call
-from ckpt.format.digests import CHUNK_BYTES, Chunks, both, sha256
+from ckpt.format.digests import CHUNK_BYTES, both, chunks_of, sha256
 from ckpt.format.manifest import FileRecord, Manifest, Placement
 from ckpt.format.names import INDEX_NAME, MANIFEST_NAME
 from ckpt.format.records import TensorRecord
@@ -69,7 +69,7 @@ def sparse_checkpoint(folder: Path, size_bytes: int) -> None:
     (shard,) = plan([record], [size], shard_bytes=size)
     whole, rest = divmod(size, CHUNK_BYTES)
     pairs = [both(bytes(CHUNK_BYTES))] * whole + [both(bytes(rest))] * (rest > 0)
-    chunks = Chunks(size_bytes=size, crc32=tuple(crc for crc, _ in pairs), sha256=b"".join(sha for _, sha in pairs))
+    chunks = chunks_of(pairs, size_bytes=size)
     name = f"weights-00001-{sha256(shard.header + chunks.digest()).hex()[:8]}.safetensors"
     folder.mkdir()
     (folder / name).write_bytes(shard.header)

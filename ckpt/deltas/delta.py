@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from ckpt.errors import FormatError, WrongBaseError
-from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_count, chunk_range
+from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_count, chunk_range, chunks_of
 from ckpt.format.manifest import Attachment, Manifest
 from ckpt.format.rules import check
 
@@ -138,17 +138,16 @@ def _completed(chunks: Chunks, operation: Operation, base: Sequence[Chunks], whe
         raise FormatError(where, f"base {operation.base}", f"less than {len(base)}")
     source = base[operation.base]
     if operation.action is Action.COPY:
-        if source.size_bytes != chunks.size_bytes or chunks.crc32:
+        if source.size_bytes != chunks.size_bytes or chunks.count:
             raise FormatError(where, f"a copy of {source.size_bytes} bytes", f"{chunks.size_bytes} bytes, no digests")
         return source
     own = {chunk: place for place, chunk in enumerate(operation.covered())}
-    if len(chunks.crc32) != len(own):
-        raise FormatError(where, f"{len(chunks.crc32)} digests", f"{len(own)}, one for each chunk that a frame writes")
-    crcs, hashes = [], []
+    if chunks.count != len(own):
+        raise FormatError(where, f"{chunks.count} digests", f"{len(own)}, one for each chunk that a frame writes")
+    pairs = []
     for chunk in range(chunk_count(chunks.size_bytes)):
         here, place = (chunks, own[chunk]) if chunk in own else (source, chunk)
         if chunk not in own and chunk_range(chunk, chunks.size_bytes) != chunk_range(chunk, source.size_bytes):
             raise FormatError(where, f"chunk {chunk} from no frame", "a frame where the base has no such chunk")
-        crcs.append(here.crc32[place])
-        hashes.append(here.sha256_of(place))
-    return Chunks(size_bytes=chunks.size_bytes, crc32=tuple(crcs), sha256=b"".join(hashes))
+        pairs.append((here.crc32_of(place), here.sha256_of(place)))
+    return chunks_of(pairs, size_bytes=chunks.size_bytes)

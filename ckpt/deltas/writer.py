@@ -18,7 +18,7 @@ from ckpt.deltas.wire import WIDTHS, patch_name, read_delta, to_bytes
 from ckpt.disk.commit import staged, write_file
 from ckpt.disk.folder import forget
 from ckpt.disk.hashing import Progress
-from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, sha256
+from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, chunks_of, sha256
 from ckpt.format.dtypes import BY_NAME
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import DELTA_NAME
@@ -105,11 +105,8 @@ def _without_unchanged(chunks: Chunks, operation: Operation) -> Chunks:
     if operation.action is Action.NEW:
         return chunks
     own = operation.covered()
-    return Chunks(
-        size_bytes=chunks.size_bytes,
-        crc32=tuple(chunks.crc32[chunk] for chunk in own),
-        sha256=b"".join(chunks.sha256_of(chunk) for chunk in own),
-    )
+    pairs = ((chunks.crc32_of(chunk), chunks.sha256_of(chunk)) for chunk in own)
+    return chunks_of(pairs, size_bytes=chunks.size_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +209,8 @@ def _storage(
             action=Action.PATCH, base=partner, frames=_patch_frames(old, new, partner, index, width, writer)
         )
     if _suits_bsdiff(before, chunks):
-        _prove(old, partner, range(len(before.crc32)))
-        _prove(new, index, range(len(chunks.crc32)))
+        _prove(old, partner, range(before.count))
+        _prove(new, index, range(chunks.count))
         run = _Run(base=old.storage(partner), target=new.storage(index), offset=0, base_offset=0, width=1)
         return Operation(action=Action.PATCH, base=partner, frames=(writer.write(run, ["bsdiff"]),))
     return Operation(action=Action.NEW, frames=_new_frames(new, index, width, writer))
@@ -238,8 +235,8 @@ def _prove(payload: Payload, index: int, chunks: range) -> None:
 def _new_frames(new: Payload, index: int, width: int, writer: _FrameWriter) -> tuple[Frame, ...]:
     size = new.manifest.storages[index].size_bytes
     frames = []
-    for first in range(0, len(new.manifest.storages[index].crc32), FRAME_CHUNKS):
-        chunks = range(first, min(first + FRAME_CHUNKS, len(new.manifest.storages[index].crc32)))
+    for first in range(0, new.manifest.storages[index].count, FRAME_CHUNKS):
+        chunks = range(first, min(first + FRAME_CHUNKS, new.manifest.storages[index].count))
         _prove(new, index, chunks)
         start, end = first * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size)
         run = _Run(base=memoryview(b""), target=new.storage(index)[start:end], offset=start, base_offset=0, width=width)
@@ -252,7 +249,7 @@ def _patch_frames(
     old: Payload, new: Payload, partner: int, index: int, width: int, writer: _FrameWriter
 ) -> tuple[Frame, ...]:
     before, after = old.manifest.storages[partner], new.manifest.storages[index]
-    changed = [chunk for chunk in range(len(after.crc32)) if before.sha256_of(chunk) != after.sha256_of(chunk)]
+    changed = [chunk for chunk in range(after.count) if before.sha256_of(chunk) != after.sha256_of(chunk)]
     base, target = old.storage(partner), new.storage(index)
     frames = []
     for chunks in _runs(changed, base, target, after.size_bytes):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from isal import isal_zlib
 
 CHUNK_BYTES = 1 << 20
+CRC32_BYTES = 4
 SHA256_BYTES = 32
 _STORAGE = b"treering/storage/v1\0"
 
@@ -58,19 +59,28 @@ class Encoder:
 class Chunks:
     """The digests of one run of bytes, chunk by chunk.
 
-    ``crc32`` holds one number a chunk; ``sha256`` 32 bytes a chunk, one after the other.
+    ``crc32`` holds 4 bytes a chunk, little-endian, and ``sha256`` 32, one after the other: bytes as they lie on disk,
+    since a checkpoint of 100 GB has 100,000 of each and a reader of one tensor needs two.
     """
 
     size_bytes: int
-    crc32: tuple[int, ...]
+    crc32: bytes
     sha256: bytes
+
+    @property
+    def count(self) -> int:
+        """Chunks whose digests are here."""
+        return len(self.crc32) // CRC32_BYTES
+
+    def crc32_of(self, chunk: int) -> int:
+        return int.from_bytes(self.crc32[chunk * CRC32_BYTES : (chunk + 1) * CRC32_BYTES], "little")
 
     def sha256_of(self, chunk: int) -> bytes:
         return self.sha256[chunk * SHA256_BYTES : (chunk + 1) * SHA256_BYTES]
 
     def digest(self) -> bytes:
         """SHA-256 over length and chunk digests; the CRCs stay outside."""
-        sizes = self.size_bytes.to_bytes(8, "little") + len(self.crc32).to_bytes(8, "little")
+        sizes = self.size_bytes.to_bytes(8, "little") + self.count.to_bytes(8, "little")
         return sha256(_STORAGE + sizes + self.sha256)
 
 
@@ -108,9 +118,9 @@ def chunks_of(pairs: Iterable[tuple[int, bytes]], *, size_bytes: int) -> Chunks:
     """Join the digests of single chunks."""
     crcs, hashes = [], []
     for crc, digest in pairs:
-        crcs.append(crc)
+        crcs.append(crc.to_bytes(CRC32_BYTES, "little"))
         hashes.append(digest)
-    return Chunks(size_bytes=size_bytes, crc32=tuple(crcs), sha256=b"".join(hashes))
+    return Chunks(size_bytes=size_bytes, crc32=b"".join(crcs), sha256=b"".join(hashes))
 
 
 def text(digest: bytes) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ckpt.errors import FormatError
 from ckpt.format.bounds import MAX_RECORDS
-from ckpt.format.digests import SHA256_BYTES, Chunks, chunk_count
+from ckpt.format.digests import CRC32_BYTES, SHA256_BYTES, Chunks, chunk_count
 from ckpt.format.dtypes import ADOPTABLE, BY_NAME
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import (
@@ -69,9 +69,10 @@ def _check_chunks(chunks: Chunks, where: str) -> None:
     if chunks.size_bytes > MAX_STORAGE_BYTES:
         raise FormatError(where, f"{chunks.size_bytes} bytes", f"at most {MAX_STORAGE_BYTES}")
     expected = chunk_count(chunks.size_bytes)
-    if len(chunks.crc32) != expected or len(chunks.sha256) != expected * SHA256_BYTES:
+    found = len(chunks.crc32), len(chunks.sha256)
+    if found != (expected * CRC32_BYTES, expected * SHA256_BYTES):
         raise FormatError(
-            where, f"{len(chunks.crc32)} CRCs and {len(chunks.sha256)} bytes of SHA-256", f"{expected} chunks of each"
+            where, f"{found[0] / CRC32_BYTES:g} CRCs and {found[1]} bytes of SHA-256", f"{expected} chunks of each"
         )
 
 

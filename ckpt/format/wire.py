@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ckpt.errors import FormatError, VersionError
 from ckpt.format.bounds import check_records
-from ckpt.format.digests import SHA256_BYTES, Chunks, chunk_count, sha256
+from ckpt.format.digests import CRC32_BYTES, SHA256_BYTES, Chunks, chunk_count, sha256
 from ckpt.format.dtypes import BY_NAME
 from ckpt.format.manifest import FORMAT_VERSION, Attachment, FileRecord, Manifest, Placement
 from ckpt.format.piece_rules import MAX_PIECES
@@ -185,15 +185,17 @@ def _check_counts(message: pb.Manifest) -> None:
 
 
 def _chunks(message: pb.Storage | pb.Attachment, *, whole: bool) -> Chunks:
-    """The digests; their number is checked before they become a tuple. Inside a delta some are left out."""
-    expected, found = chunk_count(message.size), len(message.crc32)
-    if (found != expected if whole else found > expected) or len(message.sha256) != found * SHA256_BYTES:
+    """The digests; inside a delta some are left out."""
+    expected, crcs, hashes = chunk_count(message.size), len(message.crc32), len(message.sha256)
+    found = crcs // CRC32_BYTES
+    fits = found == expected if whole else found <= expected
+    if not fits or (crcs, hashes) != (found * CRC32_BYTES, found * SHA256_BYTES):
         raise FormatError(
             "manifest: a run of bytes",
-            f"{found} CRCs and {len(message.sha256)} bytes of SHA-256",
+            f"{crcs / CRC32_BYTES:g} CRCs and {hashes} bytes of SHA-256",
             f"{expected} chunks of each for {message.size} bytes",
         )
-    return Chunks(size_bytes=message.size, crc32=tuple(message.crc32), sha256=message.sha256)
+    return Chunks(size_bytes=message.size, crc32=message.crc32, sha256=message.sha256)
 
 
 def _tensor(message: pb.Tensor) -> TensorRecord:

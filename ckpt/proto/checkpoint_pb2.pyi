@@ -82,11 +82,11 @@ class Storage(_message.Message):
     FILE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     size: int
-    crc32: _containers.RepeatedScalarFieldContainer[int]
+    crc32: bytes
     sha256: bytes
     file: int
     offset: int
-    def __init__(self, size: _Optional[int] = ..., crc32: _Optional[_Iterable[int]] = ..., sha256: _Optional[bytes] = ..., file: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, size: _Optional[int] = ..., crc32: _Optional[bytes] = ..., sha256: _Optional[bytes] = ..., file: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("name", "dtype", "shape", "strides", "offset", "storage")
@@ -150,9 +150,9 @@ class Attachment(_message.Message):
     SHA256_FIELD_NUMBER: _ClassVar[int]
     path: str
     size: int
-    crc32: _containers.RepeatedScalarFieldContainer[int]
+    crc32: bytes
     sha256: bytes
-    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., crc32: _Optional[_Iterable[int]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., crc32: _Optional[bytes] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("key", "value")

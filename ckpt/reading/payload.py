@@ -206,7 +206,7 @@ def faults_in_attachment(
     folder: Path, item: Attachment, data: memoryview, algorithm: Algorithm
 ) -> Iterator[CorruptChunkError]:
     """Each chunk of an attachment that does not have its digest; its pages are let go of."""
-    for chunk in range(len(item.chunks.crc32)):
+    for chunk in range(item.chunks.count):
         yield from _faults_in(
             data,
             item.chunks,
@@ -237,7 +237,7 @@ def _faults_in(
     for chunk in chunks:
         start, end = chunk_range(chunk, expected.size_bytes)
         found = _digest(_blocks(view, start, end, fill), algorithm)
-        wanted = f"{expected.crc32[chunk]:08x}" if algorithm == "crc32" else expected.sha256_of(chunk).hex()
+        wanted = f"{expected.crc32_of(chunk):08x}" if algorithm == "crc32" else expected.sha256_of(chunk).hex()
         if found != wanted:
             yield CorruptChunkError(
                 owner=owner(),

@@ -58,7 +58,7 @@ def _summarize(path: Path, manifest: Manifest, signatures: Sequence[Signed]) -> 
         pieces=len(manifest.pieces),
         parameters=sum(tensor.size_bytes // tensor.item_bytes for tensor in manifest.tensors),
         payload_bytes=manifest.payload_bytes,
-        chunks=sum(len(storage.crc32) for storage in manifest.storages),
+        chunks=sum(storage.count for storage in manifest.storages),
         files=tuple(record.name for record in manifest.files),
         attachments=tuple(item.path for item in manifest.attachments),
         metadata=dict(manifest.metadata),

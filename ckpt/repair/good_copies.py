@@ -177,7 +177,7 @@ def _checkpoint(files: ByteRanges, source: str) -> GoodCopy:
 
 
 def _places(chunks: Chunks, name: str, offset: int) -> dict[bytes, _Run]:
-    ranges = ((chunk, chunk_range(chunk, chunks.size_bytes)) for chunk in range(len(chunks.crc32)))
+    ranges = ((chunk, chunk_range(chunk, chunks.size_bytes)) for chunk in range(chunks.count))
     return {chunks.sha256_of(chunk): _Run(name, offset + start, offset + end) for chunk, (start, end) in ranges}
 
 
@@ -201,6 +201,6 @@ def _plain(files: ByteRanges, names: Sequence[str]) -> GoodCopy:
 def pieces_of(manifest: Manifest, index: int) -> Iterator[Piece]:
     """The chunks of a storage, as pieces of its file."""
     chunks, offset = manifest.storages[index], manifest.placements[index].offset
-    for chunk in range(len(chunks.crc32)):
+    for chunk in range(chunks.count):
         start, end = chunk_range(chunk, chunks.size_bytes)
         yield Piece(start=offset + start, end=offset + end, sha256=chunks.sha256_of(chunk), storage=index, shift=start)

@@ -139,7 +139,7 @@ def _pieces(manifest: Manifest, record: FileRecord, header: bytes | None, storag
 
 
 def _attached(chunks: Chunks) -> Iterator[Piece]:
-    for chunk in range(len(chunks.crc32)):
+    for chunk in range(chunks.count):
         start, end = chunk_range(chunk, chunks.size_bytes)
         yield Piece(start=start, end=end, sha256=chunks.sha256_of(chunk))
 

@@ -239,7 +239,7 @@ def _write_shards(
 ) -> tuple[list[FileRecord], list[Placement], list[Chunks]]:
     files: list[FileRecord] = []
     placements = [Placement(file=0, offset=0)] * len(sources)
-    storages = [Chunks(size_bytes=0, crc32=(), sha256=b"")] * len(sources)
+    storages = [Chunks(size_bytes=0, crc32=b"", sha256=b"")] * len(sources)
     for number, shard in enumerate(shards):
         record, written = write_shard(folder, number, shard, [sources[index] for index in shard.storages], hasher)
         files.append(record)

@@ -6,7 +6,6 @@ Each is a change of a good vector's copy, with the stable word of what a reader 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from zlib import crc32
 
 from ckpt.format.digests import sha256
 from ckpt.format.names import MANIFEST_NAME, SIGNATURES_NAME
@@ -14,7 +13,7 @@ from ckpt.proto import checkpoint_pb2, signatures_pb2
 from ckpt.signatures.statements import SIGNATURES_MAGIC
 from tests.ckpt.lying_manifests import DIGEST, Lie
 from tests.ckpt.vector_states import CHECKPOINT, INDEX
-from tests.hostile.edits import Edit, put, rewrite, rewrite_manifest, storage
+from tests.hostile.edits import Edit, crc32_field, put, rewrite, rewrite_manifest, storage
 
 Change = Callable[[bytes], bytes]
 
@@ -124,7 +123,7 @@ def forge_chunk(folder: Path) -> None:
     (file,) = folder.glob("weights-*")
     data = flipped(-1)(file.read_bytes())
     file.write_bytes(data)
-    rewrite_manifest(folder, lambda message: put(message.storages[0], crc32=[crc32(data[-8:])]))
+    rewrite_manifest(folder, lambda message: put(message.storages[0], crc32=crc32_field(data[-8:])))
 
 
 ENVELOPE = {
@@ -212,7 +211,11 @@ CHUNKS = {
     "a-flipped-bit": ("chunk-crc", "plain", changed("weights-*", flipped(-1))),
     "a-flipped-bit-of-the-second-chunk": ("chunk-crc", "two-chunks", changed("weights-*", flipped(-3))),
     "a-flipped-bit-of-an-attachment": ("chunk-crc", "mixed", changed("docs/b.txt", flipped(1))),
-    "another-crc": ("chunk-crc", "plain", manifest(lambda message: put(message.storages[0], crc32=[7]))),
+    "another-crc": (
+        "chunk-crc",
+        "plain",
+        manifest(lambda message: put(message.storages[0], crc32=b"\7\0\0\0")),
+    ),
     "another-sha256": ("chunk-sha256", "mixed", manifest(lambda message: put(storage(message, "ints"), sha256=DIGEST))),
     "bytes-forged-with-a-right-crc": ("chunk-sha256", "plain", doing(forge_chunk)),
     "another-sha256-of-an-attachment": (
@@ -224,7 +227,7 @@ CHUNKS = {
         "root-mismatch",
         "plain",
         in_turn(
-            manifest(lambda message: put(message.storages[0], crc32=[crc32(bytes(8))], sha256=sha256(bytes(8)))),
+            manifest(lambda message: put(message.storages[0], crc32=crc32_field(bytes(8)), sha256=sha256(bytes(8)))),
             changed("weights-*", lambda data: data[:-8] + bytes(8)),
         ),
     ),

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt
-from ckpt.format.digests import CHUNK_BYTES, crc32, sha256
+from ckpt.format.digests import CHUNK_BYTES, sha256
 from ckpt.proto import checkpoint_pb2
 from ckpt.signatures.statements import preauthenticated, statement_from_bytes, statement_to_bytes
 from tests.ckpt.signers import (
@@ -34,7 +34,7 @@ from tests.ckpt.signers import (
     signatures_of,
     trusting,
 )
-from tests.hostile.edits import copied, mutate, put, rewrite_manifest, tensor
+from tests.hostile.edits import copied, crc32_field, mutate, put, rewrite_manifest, tensor
 
 STATE = {"aa": torch.arange(8.0), "bb": torch.zeros(8), "n": 3}
 
@@ -124,7 +124,7 @@ def _chunk(folder: Path, *, state_digest: bool) -> None:
         storage = message.storages[tensor(message, "bb").storage]
         chunk = data[storage.offset : storage.offset + storage.size]
         assert storage.size < CHUNK_BYTES
-        put(storage, crc32=[crc32(chunk)])
+        put(storage, crc32=crc32_field(chunk))
         if state_digest:
             put(storage, sha256=sha256(chunk))
 

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 import ckpt
-from ckpt.format.digests import sha256
+from ckpt.format.digests import crc32, sha256
 from ckpt.format.names import MANIFEST_NAME
 from ckpt.format.shards import headers_of
 from ckpt.format.state import Kind
@@ -67,6 +67,11 @@ def rewrite(file: Path, message: Message, magic: bytes, edit: Edit) -> None:
 
 def copied(source: Path, target: Path) -> Path:
     return Path(shutil.copytree(source, target))
+
+
+def crc32_field(chunk: bytes | memoryview) -> bytes:
+    """The CRC-32 of one chunk as manifests state it."""
+    return crc32(chunk).to_bytes(4, "little")
 
 
 def put(message: Message, **fields: object) -> None:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import ckpt
 from ckpt.deltas.codecs import codec
 from ckpt.deltas.wire import MAX_GROWTH_BYTES
-from ckpt.format.digests import crc32, sha256
+from ckpt.format.digests import sha256
 from ckpt.format.names import INDEX_NAME
 from ckpt.format.rules import check
 from ckpt.format.wire import DELTA_MAGIC, MANIFEST_MAGIC, body_of, manifest_from_bytes
@@ -30,7 +30,7 @@ from ckpt.reading.payload import expected_headers
 from ckpt.signatures.statements import SIGNATURES_MAGIC, statement_from_bytes
 from tests.ckpt.equality import same
 from tests.ckpt.signers import OLD, later, noon, signatures_of, trusting
-from tests.hostile.edits import forge_files, mutate, put, save_pair, save_victim
+from tests.hostile.edits import crc32_field, forge_files, mutate, put, save_pair, save_victim
 from tests.hostile.lying_envelopes import sealed
 from tests.hostile.lying_headers import HEADERS, save_plain
 
@@ -173,7 +173,7 @@ def _follow_with_crcs(folder: Path) -> None:
     message = checkpoint_pb2.Manifest.FromString(body_of((folder / "manifest.pb").read_bytes()))
     for storage in message.storages:
         data = (folder / message.files[storage.file].name).read_bytes()
-        put(storage, crc32=[crc32(data[storage.offset : storage.offset + storage.size])])
+        put(storage, crc32=crc32_field(data[storage.offset : storage.offset + storage.size]))
     for record in message.files:
         put(record, header_sha256=sha256((folder / record.name).read_bytes()[: record.header_size]))
     (folder / "manifest.pb").write_bytes(sealed(MANIFEST_MAGIC, message.SerializeToString(deterministic=True)))

@@ -64,7 +64,7 @@ DELTAS: dict[str, Lie] = {
         "found 400 bytes, 1 frames, expected a copy without frames",
     ),
     "a copy with digests": Lie(
-        lambda d: put(d.target.storages[tensor(d.target, "same").storage], crc32=[1], sha256=DIGEST),
+        lambda d: put(d.target.storages[tensor(d.target, "same").storage], crc32=b"\1\0\0\0", sha256=DIGEST),
         "found a copy of 400 bytes, expected 400 bytes, no digests",
         found_by=Look.SHA256,
     ),

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 
 import ckpt
-from ckpt.format.digests import crc32
 from ckpt.proto.checkpoint_pb2 import Manifest
-from tests.hostile.edits import put, rewrite_manifest, storage
+from tests.hostile.edits import crc32_field, put, rewrite_manifest, storage
 from tests.hostile.lies import Lie, Look
 
 Trick = Callable[[Path], object]
@@ -104,7 +103,7 @@ def _flip(folder: Path, *, crc_follows: bool) -> None:
         data[found.offset] ^= 1
         file.write_bytes(data)
         if crc_follows:
-            put(found, crc32=[crc32(data[found.offset : found.offset + found.size])])
+            put(found, crc32=crc32_field(data[found.offset : found.offset + found.size]))
 
     rewrite_manifest(folder, edit)
 

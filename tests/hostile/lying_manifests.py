@@ -144,8 +144,13 @@ STORAGES: dict[str, Lie] = {
         lambda m: shrink(m, "ints", 24), "found bytes up to 32, expected within its storage of 24 bytes"
     ),
     "a larger size": Lie(lambda m: shrink(m, "ints", 40), "expected those alone"),
-    "no CRC": Lie(lambda m: put(storage(m, "ints"), crc32=[]), "expected 1 chunks of each for 32 bytes"),
-    "too many CRCs": Lie(lambda m: storage(m, "ints").crc32.append(1), "expected 1 chunks of each for 32 bytes"),
+    "no CRC": Lie(lambda m: put(storage(m, "ints"), crc32=b""), "expected 1 chunks of each for 32 bytes"),
+    "too many CRCs": Lie(
+        lambda m: put(storage(m, "ints"), crc32=bytes(8)), "found 2 CRCs and 32 bytes of SHA-256, expected 1 chunks"
+    ),
+    "half a CRC": Lie(
+        lambda m: put(storage(m, "ints"), crc32=bytes(6)), "found 1.5 CRCs and 32 bytes of SHA-256, expected 1 chunks"
+    ),
     "half a SHA-256": Lie(
         lambda m: put(storage(m, "ints"), sha256=b"\0" * 16), "expected 1 chunks of each for 32 bytes"
     ),
@@ -156,7 +161,7 @@ STORAGES: dict[str, Lie] = {
         found_by=Look.SHA256,
     ),
     "a chunk of an empty one": Lie(
-        lambda m: put(storage(m, "empty"), crc32=[0], sha256=DIGEST), "expected 0 chunks of each for 0 bytes"
+        lambda m: put(storage(m, "empty"), crc32=bytes(4), sha256=DIGEST), "expected 0 chunks of each for 0 bytes"
     ),
     "another order": Lie(
         lambda m: swap(m.storages, 0, 1), "found bytes up to 12, expected within its storage of 0 bytes"

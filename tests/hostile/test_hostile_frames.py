@@ -40,7 +40,7 @@ def test_a_chunk_is_not_taken_from_a_shorter_one(tmp_path: Path) -> None:
     ckpt.save({"w": new}, tmp_path / "new")
     delta = ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "d")
     first = replace(delta.storages[0].frames[0], size=1 << 20)
-    longer = Chunks(size_bytes=3 << 20, crc32=(1, 2), sha256=DIGEST * 2)
+    longer = Chunks(size_bytes=3 << 20, crc32=bytes(8), sha256=DIGEST * 2)
     patched = ckpt_delta.Operation(action=Action.PATCH, frames=(first, replace(first, offset=2 << 20)))
     lying = replace(delta, storages=(patched,), target=replace(delta.target, storages=(longer,)))
 
