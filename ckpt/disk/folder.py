@@ -63,7 +63,7 @@ class Folder:
             raise self._no_file(name, error) from None
         with open(file, "rb") as opened:
             size = os.fstat(file).st_size
-            data = opened.read(at_most + 1) if size <= at_most else b""
+            data = opened.read(size + 1) if size <= at_most else b""
         if max(size, len(data)) > at_most:
             raise FormatError(str(self.place / name), f"more than {at_most} bytes", f"at most {at_most} bytes")
         return data
