@@ -10,7 +10,8 @@ reason stands in its place.
 
 Where to look: ``areas`` is the table of areas, ``plan`` what an area is written in, ``running`` takes the measurements
 with ``child`` processes, ``outcome`` holds them, ``document`` and ``table`` show them; ``pipeline`` is the first area.
-``peers`` holds scripts for programs that this package must not import. Speed decides no test; it is recorded in
+``peers`` holds scripts for programs that this package must not import, ``pairs`` makes the checkpoints that deltas are
+measured on. Speed decides no test; it is recorded in
 ``results`` with the facts of the machine it was measured on.
 """
 

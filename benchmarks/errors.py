@@ -2,6 +2,7 @@
 
     BenchmarkError
     ├── UnknownAreaError  (ValueError)  a name that the table of areas does not have
+    ├── UnknownPairError  (ValueError)  a name that the table of pairs does not have
     └── CaseFailedError                 a process that ended without its measurements
 
 Each says the thing, what was found, what was expected and what to do next; the facts are attributes.
@@ -20,6 +21,14 @@ class UnknownAreaError(BenchmarkError, ValueError):
     def __init__(self, name: str, *, known: Iterable[str]) -> None:
         self.name, self.known = name, tuple(known)
         super().__init__(f"there is no area '{name}'; expected one of: {', '.join(self.known)}.")
+
+
+class UnknownPairError(BenchmarkError, ValueError):
+    """There is no pair of that name."""
+
+    def __init__(self, name: str, *, known: Iterable[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"there is no pair '{name}'; expected one of: {', '.join(self.known)}.")
 
 
 class CaseFailedError(BenchmarkError):

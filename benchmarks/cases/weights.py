@@ -30,9 +30,9 @@ def bfloat16_weights(size_bytes: int, *, seed: int) -> Tensor:
     return torch.empty(size_bytes // 2).normal_(0.0, 0.02, generator=generator).bfloat16()
 
 
-def stepped(weights: Tensor, *, share: float) -> Tensor:
+def stepped(weights: Tensor, *, share: float, seed: int = 1) -> Tensor:
     """The weights after a small training step: ``share`` of the elements one unit in the last place up or down."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     draw = torch.empty(weights.numel()).uniform_(generator=generator)
     steps = (draw < share).to(torch.int16) * torch.where(draw < share / 2, -1, 1).to(torch.int16)
     return (weights.view(torch.int16) + steps).view(torch.bfloat16)
