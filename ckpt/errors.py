@@ -220,9 +220,12 @@ class RootMismatchError(IntegrityError):
 
 
 class KeyFileError(CheckpointError, ValueError):
-    """A file does not hold an Ed25519 key of the kind that was asked for, or not under this passphrase."""
+    """A file does not hold an Ed25519 key of the kind that was asked for, or not under this passphrase.
 
-    def __init__(self, path: Path, found: str, expected: str) -> None:
+    Attributes: ``path`` (of a key that was no file its bytes in hex), ``found``, ``expected``.
+    """
+
+    def __init__(self, path: Path | str, found: str, expected: str) -> None:
         super().__init__(
             f"'{path}': found {found}, expected {expected}. 'python -m ckpt keygen NAME.pem' writes NAME.pem, which "
             "signs, and NAME.pub.pem, which is trusted.",

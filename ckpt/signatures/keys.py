@@ -28,6 +28,10 @@ from ckpt.format.digests import sha256, text
 PublicKey = Ed25519PublicKey | Path | str
 PrivateKey = Ed25519PrivateKey | Path | str
 SIGNATURE_BYTES = 64
+_P = 2**255 - 19  # of the field that the curve is over: RFC 8032, section 5.1
+_D = -121665 * pow(121666, -1, _P) % _P
+_EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_Y_OF_SMALL_ORDER = (0, 1, _P - 1, _EIGHTH, _P - _EIGHTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +82,26 @@ def public_key_of(source: PublicKey) -> Ed25519PublicKey:
     """The public key in a PEM file, or the one that is given.
 
     Raises:
-        KeyFileError: the file holds no Ed25519 public key.
+        KeyFileError: the file holds no Ed25519 public key, or the key proves nothing.
         OSError: it cannot be read.
     """
-    if isinstance(source, Ed25519PublicKey):
-        return source
-    key = _parsed(Path(source), load_pem_public_key)
+    key = source if isinstance(source, Ed25519PublicKey) else _parsed(Path(source), load_pem_public_key)
     if not isinstance(key, Ed25519PublicKey):
-        raise KeyFileError(Path(source), _named(key), "an Ed25519 public key as PEM")
+        raise KeyFileError(Path(str(source)), _named(key), "an Ed25519 public key as PEM")
+    if not _proves(key):
+        where = key.public_bytes_raw().hex() if isinstance(source, Ed25519PublicKey) else Path(source)
+        raise KeyFileError(where, "no point of the curve, or one of small order", "a key that only its owner signs for")
     return key
+
+
+def _proves(key: Ed25519PublicKey) -> bool:
+    """Whether it is the canonical encoding of a point that is not of small order.
+
+    ``cryptography`` takes others, and verifies under them what anybody can make (50.0.2 with OpenSSL 4.0.3).
+    """
+    y = int.from_bytes(key.public_bytes_raw(), "little") & ((1 << 255) - 1)
+    square = (y * y - 1) * (_D * y * y + 1)  # of x, times a square
+    return y < _P and y not in _Y_OF_SMALL_ORDER and pow(square, (_P - 1) // 2, _P) == 1
 
 
 def private_key_of(source: PrivateKey, *, passphrase: bytes | None = None) -> Ed25519PrivateKey:

@@ -11,12 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.ckpt import lying_cuts, lying_files, lying_headers, lying_manifests
-from tests.ckpt.vector_answers import answer
+import ckpt
+from tests.ckpt import lying_cuts, lying_files, lying_headers, lying_manifests, signed_vectors
+from tests.ckpt.vector_answers import answer, said, trust_of
 from tests.ckpt.vector_states import GOOD as MAKERS
-from tests.ckpt.vectors import DERIVED, GOOD, Vector, derived, edits, unpacked
+from tests.ckpt.vectors import DERIVED, GOOD, KEYS, Vector, derived, edits, unpacked
 
-LIES = lying_files.lies() | lying_manifests.lies() | lying_headers.lies() | lying_cuts.lies()
+LIES = lying_files.lies() | lying_manifests.lies() | lying_headers.lies() | lying_cuts.lies() | signed_vectors.lies()
 AS_EDITS = ("two-chunks",)  # a good one that is too large to lie here as it is
 VALUES = {"plain": ("w",), "views": ("second", "every other", "column", "repeated"), "channels-last": ("conv",)}
 
@@ -33,6 +34,13 @@ def make_good() -> None:
             (GOOD / name).mkdir(parents=True)
             stated = make(name, GOOD / name)
             (GOOD / name / "expected.json").write_text(rows(stated))
+
+
+def make_keys() -> None:
+    KEYS.mkdir(exist_ok=True)
+    for name, content in signed_vectors.key_files().items():
+        if not (KEYS / name).exists():
+            (KEYS / name).write_bytes(content)
 
 
 def rows(table: dict[str, Any]) -> str:
@@ -59,10 +67,18 @@ def lied(name: str, scratch: Path, table: dict[str, Vector]) -> Vector:
     path = unpacked(base, scratch / "old", table)
     shutil.copytree(scratch / "old", scratch / "new", symlinks=True)
     act(scratch / "new")
-    vector = {"of": base, "path": str(path.relative_to(scratch / "old"))}
+    vector: Vector = {"of": base, "path": str(path.relative_to(scratch / "old"))}
     if word == "root-mismatch":
         vector["root"] = json.loads((GOOD / base / "expected.json").read_text())["root"]
-    return vector | {"edits": edits(scratch / "old", scratch / "new"), "expected": {"fault": word}}
+    if name in signed_vectors.TRUSTS:
+        vector["trust"] = signed_vectors.TRUSTS[name]
+    expected: Vector = {"fault": word}
+    if word == signed_vectors.ACCEPTED:
+        report = ckpt.verify(scratch / "new" / vector["path"], trust=trust_of(vector))
+        report.raise_on_fault()
+        assert report.accepted is not None
+        expected = {word: said(report.accepted)}
+    return vector | {"edits": edits(scratch / "old", scratch / "new"), "expected": expected}
 
 
 def made_derived() -> Iterator[tuple[str, Vector]]:
@@ -77,6 +93,7 @@ def made_derived() -> Iterator[tuple[str, Vector]]:
 
 def main() -> None:
     make_good()
+    make_keys()
     DERIVED.write_text(rows(dict(made_derived())))
 
 

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+from datetime import datetime
 from math import prod
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 import ckpt
 import treering_reader
+from ckpt.__main__ import main as ckpt_command
 from ckpt.format.boxes import Box
 from ckpt.format.digests import sha256
 from ckpt.format.dtypes import BY_NAME, BY_SAFETENSORS
@@ -31,11 +33,13 @@ from ckpt.format.wire import body_of
 from ckpt.proto.checkpoint_pb2 import Manifest
 from tests.ckpt.make_vectors import AS_EDITS, LIES, make
 from tests.ckpt.pieces import save_in_pieces
+from tests.ckpt.signed_vectors import ACCEPTED, TRUSTS, key_files
+from tests.ckpt.signers import NOON, OLD, edit_statement
 from tests.ckpt.strategies import DTYPES, states, tilings
-from tests.ckpt.vector_answers import answer
+from tests.ckpt.vector_answers import answer, said, trust_of
 from tests.ckpt.vector_states import GOOD as MAKERS
 from tests.ckpt.vector_states import counted
-from tests.ckpt.vectors import GOOD, VECTORS, derived, expected, good_names, unpacked
+from tests.ckpt.vectors import GOOD, KEYS, VECTORS, derived, expected, good_names, unpacked
 from tests.hostile.edits import forge_files, mutate, rewrite_manifest
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
@@ -43,6 +47,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimen
 FORMATS = VECTORS.parents[1]
 TABLE = derived()
 BAD = {name: vector["expected"]["fault"] for name, vector in TABLE.items() if "fault" in vector["expected"]}
+TRUSTED = {name: vector["expected"][ACCEPTED] for name, vector in TABLE.items() if ACCEPTED in vector["expected"]}
 # What ``ckpt`` raises where the other reader says one of these words; for all other words, FormatError.
 RAISED: dict[str, type[ckpt.CheckpointError]] = {
     "unknown-version": ckpt.VersionError,
@@ -55,6 +60,14 @@ RAISED: dict[str, type[ckpt.CheckpointError]] = {
     "chunk-crc": ckpt.CorruptChunkError,
     "chunk-sha256": ckpt.CorruptChunkError,
     "root-mismatch": ckpt.RootMismatchError,
+    "key-file": ckpt.KeyFileError,
+    "unsigned": ckpt.UnsignedError,
+    "untrusted-key": ckpt.UntrustedKeyError,
+    "bad-signature": ckpt.BadSignatureError,
+    "wrong-kind": ckpt.WrongKindError,
+    "wrong-subject": ckpt.WrongSubjectError,
+    "wrong-line": ckpt.WrongLineError,
+    "expired-signature": ckpt.ExpiredSignatureError,
 }
 LEVELS: tuple[Literal["crc32", "sha256"], ...] = ("crc32", "sha256")  # CRCs are outside the digests
 UNPACK = {"float32": "f", "int32": "i"}
@@ -74,11 +87,11 @@ def without_values(found: dict[str, Any]) -> dict[str, Any]:
     return found | {"tensors": tensors}
 
 
-def fault_of_ckpt(path: Path, root: str | None) -> type[ckpt.CheckpointError]:
-    """What it finds at the first level that finds anything."""
-    for level in LEVELS:
+def fault_of_ckpt(path: Path, vector: dict[str, Any]) -> type[ckpt.CheckpointError]:
+    """What it finds at the first level that finds anything; with trust there is one."""
+    for level in ("sha256",) if "trust" in vector else LEVELS:
         try:
-            ckpt.verify(path, verify=level, root=root).raise_on_fault()
+            ckpt.verify(path, verify=level, root=vector.get("root"), trust=trust_of(vector)).raise_on_fault()
         except ckpt.CheckpointError as fault:
             return type(fault)
     raise AssertionError(f"{path} is sound to ckpt")
@@ -105,14 +118,69 @@ def flat(values: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", BAD)
 def test_both_readers_refuse_a_lie_for_its_reason(name: str, tmp_path: Path) -> None:
-    path, root = unpacked(name, tmp_path / "v", TABLE), TABLE[name].get("root")
+    path, vector = unpacked(name, tmp_path / "v", TABLE), TABLE[name]
 
     with pytest.raises(treering_reader.FaultError) as fault:
-        treering_reader.read(str(path), root=root)
-    raised = fault_of_ckpt(path, root)
+        treering_reader.read(str(path), root=vector.get("root"), trust=trust_of_the_other(vector))
+    raised = fault_of_ckpt(path, vector)
 
     assert fault.value.kind == BAD[name], fault.value
     assert raised is RAISED.get(BAD[name], ckpt.FormatError)
+
+
+def trust_of_the_other(vector: dict[str, Any]) -> treering_reader.Trust | None:
+    if "trust" not in vector:
+        return None
+    named = vector["trust"]
+    keys = [treering_reader.public_key(str(KEYS / f"{key}.pub.pem")) for key in named["keys"]]
+    return treering_reader.Trust(keys=keys, line=named["line"], at=datetime.fromisoformat(named["at"]))
+
+
+@pytest.mark.parametrize("name", TRUSTED)
+def test_both_readers_accept_the_statement_of_a_trusted_key(name: str, tmp_path: Path) -> None:
+    path, vector = unpacked(name, tmp_path / "v", TABLE), TABLE[name]
+
+    report = ckpt.verify(path, trust=trust_of(vector))
+    found = treering_reader.read(str(path), trust=trust_of_the_other(vector))
+
+    assert report.ok
+    assert report.accepted is not None
+    assert said(report.accepted) == TRUSTED[name]
+    assert treering_reader.rendered(found)["accepted"] == TRUSTED[name]
+
+
+def test_without_trust_both_readers_verify_no_signature(tmp_path: Path) -> None:
+    path = unpacked("a-malleable-signature", tmp_path / "v", TABLE)
+
+    assert ckpt.verify(path).accepted is None
+    assert treering_reader.read(str(path)).accepted is None
+
+
+def test_the_other_reader_opens_no_payload_of_what_is_not_signed(tmp_path: Path) -> None:
+    path = unpacked("no-signatures", tmp_path / "v", TABLE)
+    for file in path.glob("weights-*"):
+        file.unlink()
+
+    with pytest.raises(treering_reader.FaultError, match="unsigned"):
+        treering_reader.read(str(path), trust=trust_of_the_other(TABLE["no-signatures"]))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32), signed=st.booleans(), line=st.sampled_from([None, "mnist", ""]))
+def test_of_any_mutated_statement_both_readers_say_the_same(
+    seed: int, signed: bool, line: str | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = unpacked("signed", tmp_path_factory.mktemp("mutated") / "v", TABLE)
+    edit_statement(path, lambda statement: mutate(statement, Random(seed)), key=OLD if signed else None)
+    vector = {"trust": {"keys": ["old", "new"], "line": line, "at": NOON.isoformat()}}
+
+    report = ckpt.verify(path, trust=trust_of(vector))
+    try:
+        found = treering_reader.rendered(treering_reader.read(str(path), trust=trust_of_the_other(vector)))["accepted"]
+    except treering_reader.FaultError as fault:
+        found = RAISED.get(fault.kind, ckpt.FormatError)
+
+    assert found == (said(report.accepted) if report.accepted else type(report.faults[0]))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -142,7 +210,9 @@ def plain(file: Path) -> bytes:
 
 
 def test_every_lie_of_the_scripts_has_a_vector_with_its_word() -> None:
-    assert {name: word for name, (word, _, _) in LIES.items()} == BAD
+    assert {name: word for name, (word, _, _) in LIES.items()} == BAD | dict.fromkeys(TRUSTED, ACCEPTED)
+    assert {name: vector["trust"] for name, vector in TABLE.items() if "trust" in vector} == TRUSTS
+    assert {file.name: file.read_bytes() for file in KEYS.iterdir()} == key_files()
     assert set(good_names()) | set(AS_EDITS) == set(MAKERS)
 
 
@@ -165,7 +235,7 @@ def test_the_headers_that_the_format_page_shows_are_those_of_a_vector() -> None:
 
 
 def test_the_vectors_weigh_little() -> None:
-    assert sum(file.stat().st_size for file in VECTORS.rglob("*") if file.is_file()) < 300_000
+    assert sum(file.stat().st_size for file in VECTORS.rglob("*") if file.is_file()) < 325_000
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -293,3 +363,38 @@ def test_the_reader_refuses_another_root_than_the_one_that_was_asked_for() -> No
 
     assert told.returncode == 1
     assert told.stderr.startswith("root-mismatch: ")
+
+
+@pytest.mark.parametrize("name", ["signed-by-a-trusted-key", "signed-by-a-foreign-key", "a-signature-that-expired"])
+def test_both_commands_exit_alike_and_name_the_fault(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = unpacked(name, tmp_path / "v", TABLE)
+    (key,) = TABLE[name]["trust"]["keys"]
+    asked = [str(path), "--trust", str(KEYS / f"{key}.pub.pem"), "--line", "mnist"]
+
+    told = run(*asked, "--json")
+    code = ckpt_command(["verify", *asked, "--json"])
+
+    ours = json.loads(capsys.readouterr().out)
+    assert told.returncode == code == int(name in BAD)
+    if name in BAD:
+        assert told.stderr.startswith(f"{BAD[name]}: ")
+        assert ours["faults"][0]["error"] == RAISED[BAD[name]].__name__
+    else:
+        assert json.loads(told.stdout)["accepted"]["key_id"] == ours["accepted"]["key_id"]
+
+
+def test_the_reader_takes_the_time_that_is_given(tmp_path: Path) -> None:
+    path, key = GOOD / "signed" / "checkpoint", str(KEYS / "new.pub.pem")
+
+    good, over = (run(str(path), "--trust", key, "--at", f"2026-07-0{day}T12:00") for day in (2, 3))
+
+    assert (good.returncode, over.returncode) == (0, 1)
+    assert f"verified: by {TRUSTED['signed-until-this-moment']['key_id']} for line 'mnist'" in good.stdout
+    assert over.stderr.startswith("expired-signature: good until 2026-07-02 12:00:00+00:00")
+
+
+@pytest.mark.parametrize("option", [["--line", "mnist"], ["--at", "2026-07-01"], ["--trust", "x", "--at", "noon"]])
+def test_the_reader_refuses_options_that_make_no_sense(option: list[str]) -> None:
+    assert run(str(GOOD / "signed" / "checkpoint"), *option).returncode == 2

@@ -8,6 +8,7 @@ import hashlib
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Collection
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from ckpt.format.dtypes import bits
 from ckpt.format.manifest import Manifest
 from ckpt.format.records import normal_strides
 from ckpt.format.state import tensor_name
-from ckpt.signatures.statements import StatementKind, signatures_in
+from ckpt.signatures.statements import StatementKind, milliseconds, signatures_in
+from tests.ckpt.vectors import KEYS
 
 Answer = dict[str, Any]
 
@@ -52,6 +54,26 @@ def answer(path: Path, *, values: Collection[str] = ()) -> Answer:
         "metadata": dict(manifest.metadata),
         "signatures": len(signatures.own),
     }
+
+
+def said(statement: ckpt.Statement) -> Answer:
+    """A statement, its fields named as in the schema."""
+    return {
+        "kind": statement.kind.name.lower(),
+        "subject": statement.subject,
+        "line": statement.line,
+        "issued_at_ms": milliseconds(statement.issued_at),
+        "not_after_ms": milliseconds(statement.not_after) if statement.not_after else 0,
+        "key_id": statement.key_id,
+    }
+
+
+def trust_of(vector: Answer) -> ckpt.Trust | None:
+    """Whom a vector says to trust; None where it says nothing."""
+    if "trust" not in vector:
+        return None
+    named, at = vector["trust"], datetime.fromisoformat(vector["trust"]["at"])
+    return ckpt.Trust(keys=[KEYS / f"{key}.pub.pem" for key in named["keys"]], line=named["line"], now=lambda: at)
 
 
 def _sha256(data: bytes) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 VECTORS = Path(__file__).resolve().parents[2] / "docs" / "formats" / "vectors" / "v1"
-GOOD, DERIVED = VECTORS / "good", VECTORS / "derived.json"
+GOOD, KEYS, DERIVED = VECTORS / "good", VECTORS / "keys", VECTORS / "derived.json"
 _BLOCK = 8  # bytes that are compared at once
 _SEARCHED = 4096  # bytes at most that are searched for moved parts, which takes the square of it
 _REPEATED = re.compile(rb"(.{1,2})\1{31,}", re.DOTALL)

@@ -9,11 +9,13 @@ as slow as plain Python is; use ``ckpt`` to work with checkpoints.
     checkpoint = read("runs/42/step-1000")
     checkpoint.root, checkpoint.state, checkpoint.tensors["w"].content
 
-Signatures are checked for their form, not verified: the standard library has no Ed25519.
+With ``trust`` a trusted key must have signed it; without, signatures are checked for their form alone.
 """
 
 from treering_reader.checkpoint import Checkpoint, Loaded, read
 from treering_reader.faults import FaultError
+from treering_reader.keys import public_key
 from treering_reader.rendering import rendered
+from treering_reader.signatures import Trust
 
-__all__ = ["Checkpoint", "FaultError", "Loaded", "read", "rendered"]
+__all__ = ["Checkpoint", "FaultError", "Loaded", "Trust", "public_key", "read", "rendered"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from treering_reader import adopted, digests, envelope, pieces, placement, wire
-from treering_reader.faults import FaultError, demand
+from treering_reader import adopted, digests, envelope, pieces, placement, signatures, wire
+from treering_reader.faults import demand
 from treering_reader.folder import Folder, reading
 from treering_reader.layout import (
     CHUNK,
@@ -27,19 +27,17 @@ from treering_reader.layout import (
 from treering_reader.placement import lies_row_major
 from treering_reader.schema import (
     MANIFEST,
-    SIGNATURES,
     Attachment,
     Manifest,
     Piece,
     Signature,
-    Signatures,
+    Statement,
     Storage,
     Tensor,
 )
+from treering_reader.signatures import Trust
 from treering_reader.state import State
 
-SIGNATURES_FILE_AT_MOST = 128 << 10
-SIGNATURES_AT_MOST = 64
 _RESERVED = {"manifest.pb", "model.safetensors.index.json", "delta.pb", "signatures.pb"}
 
 
@@ -59,7 +57,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a checkpoint holds; digests are in text form."""
+    """What a checkpoint holds; digests are in text form, ``accepted`` is the statement of a trusted key, with trust."""
 
     manifest: Manifest
     state: Any
@@ -67,6 +65,7 @@ class Checkpoint:
     attachments: dict[str, bytes]
     metadata: dict[str, str]
     signatures: tuple[Signature, ...]
+    accepted: Statement | None
     weights_root: str
     state_root: str
     root: str
@@ -75,12 +74,13 @@ class Checkpoint:
     seal: str
 
 
-def read(path: str, *, root: str | None = None) -> Checkpoint:
+def read(path: str, *, root: str | None = None, trust: Trust | None = None) -> Checkpoint:
     """The checkpoint at a path: a folder, or one adopted file with its manifest beside it.
 
     Args:
         path: Where it lies.
         root: The root that it must have.
+        trust: Whose signature it must have, asked for before a payload file is opened.
 
     Raises:
         FaultError: The first rule that it breaks, ``root-mismatch`` where it has another root.
@@ -88,12 +88,12 @@ def read(path: str, *, root: str | None = None) -> Checkpoint:
     alone = ""
     if not os.path.isdir(path):
         path, alone = os.path.split(os.path.realpath(path))
-    found = reading(path, lambda folder: _read(folder, alone))
+    found = reading(path, lambda folder: _read(folder, alone, trust))
     demand(root in (None, found.root), "root-mismatch", f"the root is {found.root}, expected {root}")
     return found
 
 
-def _read(folder: Folder, alone: str) -> Checkpoint:
+def _read(folder: Folder, alone: str, trust: Trust | None) -> Checkpoint:
     beside = f"{alone}." if alone else ""
     name = f"{beside}manifest.pb"
     demand(folder.has(name), "no-manifest", f"there is no {name!r}")
@@ -103,7 +103,9 @@ def _read(folder: Folder, alone: str) -> Checkpoint:
     if alone:
         only = [file.name for file in manifest.files] == [alone] and not manifest.attachments
         demand(only, "file-table", f"a manifest beside {alone!r} names other files")
-    signatures = _signatures(folder, f"{beside}signatures.pb")
+    roots = _roots(manifest, state.digest)
+    signed = signatures.listed(folder, f"{beside}signatures.pb")
+    accepted = None if trust is None else signatures.accepted(signed, roots["seal"], trust)
     storages = _storages(folder, manifest)
     attachments = {
         item.path: _proved(
@@ -111,7 +113,16 @@ def _read(folder: Folder, alone: str) -> Checkpoint:
         )
         for item in manifest.attachments
     }
-    return _checkpoint(manifest, state, storages, attachments, signatures)
+    return Checkpoint(
+        manifest=manifest,
+        state=state.value,
+        tensors=_loaded(manifest, storages),
+        attachments=attachments,
+        metadata={entry.key: entry.value for entry in manifest.metadata},
+        signatures=signed,
+        accepted=accepted,
+        **roots,
+    )
 
 
 def _loaded(manifest: Manifest, storages: Sequence[bytes]) -> dict[str, Loaded]:
@@ -127,30 +138,19 @@ def _loaded(manifest: Manifest, storages: Sequence[bytes]) -> dict[str, Loaded]:
     return loaded
 
 
-def _checkpoint(
-    manifest: Manifest,
-    state: State,
-    storages: Sequence[bytes],
-    attachments: dict[str, bytes],
-    signatures: tuple[Signature, ...],
-) -> Checkpoint:
+def _roots(manifest: Manifest, state: bytes) -> dict[str, str]:
+    """Every digest of a checkpoint, from its manifest alone."""
     weights = digests.of_weights(manifest)
-    root = digests.of_root(manifest, weights, state.digest)
+    root = digests.of_root(manifest, weights, state)
     attached, metadata = digests.of_attachments(manifest), digests.of_metadata(manifest)
-    return Checkpoint(
-        manifest=manifest,
-        state=state.value,
-        tensors=_loaded(manifest, storages),
-        attachments=attachments,
-        metadata={entry.key: entry.value for entry in manifest.metadata},
-        signatures=signatures,
-        weights_root=digests.shown(weights),
-        state_root=digests.shown(state.digest),
-        root=digests.shown(root),
-        attachments_root=digests.shown(attached),
-        metadata_root=digests.shown(metadata),
-        seal=digests.shown(digests.h("treering/seal/v1", root, attached, metadata)),
-    )
+    return {
+        "weights_root": digests.shown(weights),
+        "state_root": digests.shown(state),
+        "root": digests.shown(root),
+        "attachments_root": digests.shown(attached),
+        "metadata_root": digests.shown(metadata),
+        "seal": digests.shown(digests.h("treering/seal/v1", root, attached, metadata)),
+    }
 
 
 def _checked(manifest: Manifest) -> State:
@@ -216,17 +216,3 @@ def _proved(named: str, content: bytes, described: Storage | Attachment) -> byte
         digest, expected = hashlib.sha256(piece).digest(), described.sha256[32 * chunk : 32 * chunk + 32]
         demand(digest == expected, "chunk-sha256", f"chunk {chunk} of {named}: {digest.hex()}")
     return content
-
-
-def _signatures(folder: Folder, name: str) -> tuple[Signature, ...]:
-    """The list beside the manifest, its form checked; whom to trust is nothing that this reader decides."""
-    if not folder.has(name):
-        return ()
-    content = folder.read(name, at_most=SIGNATURES_FILE_AT_MOST)
-    parsed: Signatures = wire.parse(envelope.opened(content, envelope.SIGNATURES), SIGNATURES)
-    found = [(item.key_id, item.statement, item.signature) for item in parsed.signatures]
-    lengths = all(len(key) == 32 and 1 <= len(text) <= 512 and len(sign) == 64 for key, text, sign in found)
-    ordered = all(first < second for first, second in pairwise(found))
-    if parsed.target or not lengths or not ordered or len(found) > SIGNATURES_AT_MOST:
-        raise FaultError("signature-list", f"{name}: {len(found)} signatures that break a rule of their list")
-    return parsed.signatures

@@ -12,7 +12,10 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 from treering_reader.checkpoint import Checkpoint, Loaded
+from treering_reader.digests import shown
 from treering_reader.layout import size_of
+from treering_reader.schema import Statement
+from treering_reader.signatures import KINDS
 from treering_reader.state import Device, Dtype, NumpyScalar, Reference, Size
 
 REPEATED_AT_MOST = 64 << 20  # bytes of a view that repeats its elements, so that a few stored ones can be terabytes
@@ -32,6 +35,19 @@ def rendered(checkpoint: Checkpoint) -> dict[str, Any]:
         "attachments": {path: hashlib.sha256(content).hexdigest() for path, content in checkpoint.attachments.items()},
         "metadata": checkpoint.metadata,
         "signatures": len(checkpoint.signatures),
+        **({"accepted": statement(checkpoint.accepted)} if checkpoint.accepted else {}),
+    }
+
+
+def statement(said: Statement) -> dict[str, Any]:
+    """A statement, its fields named as in the schema."""
+    return {
+        "kind": KINDS[said.kind],
+        "subject": shown(said.subject),
+        "line": said.line,
+        "issued_at_ms": said.issued_at_ms,
+        "not_after_ms": said.not_after_ms,
+        "key_id": shown(said.key_id),
     }
 
 

@@ -92,6 +92,17 @@ class Signatures:
     target: tuple[Signature, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    format_version: int = 0
+    kind: int = 0
+    subject: bytes = b""
+    line: str = ""
+    issued_at_ms: int = 0
+    not_after_ms: int = 0
+    key_id: bytes = b""
+
+
 def _fields(**types: str) -> dict[int, Field]:
     return {number: Field(name, kind) for number, (name, kind) in enumerate(types.items(), 1)}
 
@@ -133,4 +144,16 @@ MANIFEST = Message(
 )
 SIGNATURES = Message(
     Signatures, {1: Field("signatures", "message", _SIGNATURE), 2: Field("target", "message", _SIGNATURE)}
+)
+STATEMENT = Message(
+    Statement,
+    _fields(
+        format_version="uint32",
+        kind="enum",
+        subject="bytes",
+        line="string",
+        issued_at_ms="uint64",
+        not_after_ms="uint64",
+        key_id="bytes",
+    ),
 )
