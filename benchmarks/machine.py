@@ -2,6 +2,8 @@
 
 import os
 import platform
+import re
+import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -9,27 +11,36 @@ from typing import Any
 
 LIBRARIES = (
     "bsdiff4",
+    "detools",
+    "hdiffpatch",
     "mlflow",
     "numpy",
     "pandas",
     "protobuf",
     "pyarrow",
+    "pyxdelta",
     "safetensors",
     "torch",
+    "z4ai",
+    "zipnn",
     "zstandard",
 )
+PROGRAMS = ("zstd",)
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def machine_facts() -> dict[str, Any]:
-    """CPU model, cores, memory, kernel, Python and library versions (null where not installed), and the commit."""
+    """CPU model, cores, memory, kernel, Python and versions (null where not installed), and the commit."""
     return {
         "cpu": _proc_field("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in LIBRARIES},
+        "libraries": {
+            **{name: _version(name) for name in LIBRARIES},
+            **{f"program:{name}": _program_version(name) for name in PROGRAMS},
+        },
         "commit": _git("rev-parse", "HEAD"),
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
     }
@@ -50,6 +61,14 @@ def _version(library: str) -> str | None:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _program_version(program: str) -> str | None:
+    if shutil.which(program) is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+(\.\d+)+", said)
+    return found.group() if found else said.strip()
 
 
 def _git(*arguments: str) -> str | None:

@@ -147,9 +147,9 @@ def read_unverified(*, work: Path, shared: Path) -> Iterator[Call]:
 
 
 @contextmanager
-def hash_alone(*, work: Path, shared: Path, threads: int) -> Iterator[Call]:
+def hash_alone(*, work: Path, shared: Path, threads: int, of: str = OURS) -> Iterator[Call]:
     """SHA-256 of the weights file in runs of 1 MiB by hashlib; no comparison."""
-    (file,) = (shared / OURS).glob("weights-*.safetensors")
+    (file,) = (shared / of).glob("weights-*.safetensors")
 
     def run() -> int:
         with open(file, "rb") as opened, ThreadPool(threads) as pool:

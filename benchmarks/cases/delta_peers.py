@@ -35,7 +35,7 @@ def zstd_apply(*, work: Path, shared: Path, change: str) -> Iterator[Call]:
     _zstd_diff(folder, patch)
     peaks: list[int] = []
     yield Call(
-        run=lambda: peaks.append(_zstd("-d", base=folder / "base.bin", source=patch, out=work / "made.bin")),
+        run=lambda: peaks.append(zstd("-d", base=folder / "base.bin", source=patch, out=work / "made.bin")),
         peak_bytes=lambda: peaks[0],
     )
 
@@ -68,15 +68,15 @@ def _bsdiff(folder: Path, patch: Path) -> None:
 
 
 def _zstd_diff(folder: Path, patch: Path) -> int:
-    return _zstd("-3", base=folder / "base.bin", source=folder / "target.bin", out=patch)
+    return zstd("-3", base=folder / "base.bin", source=folder / "target.bin", out=patch)
 
 
-def _zstd(what: str, *, base: Path, source: Path, out: Path) -> int:
-    """Run zstd; returns the peak of its memory in bytes.
+def zstd(what: str, *, base: Path, source: Path, out: Path) -> int:
+    """Run zstd with a window of up to 2 GiB; returns the peak of its memory in bytes.
 
     The kernel never shows a program smaller than the process that started it, which without torch holds 25 MiB.
     """
-    command = ["zstd", "--quiet", what, "--long=30", f"--patch-from={base}", str(source), "-o", str(out)]
+    command = ["zstd", "--quiet", what, "--long=31", f"--patch-from={base}", str(source), "-o", str(out)]
     process = subprocess.Popen(command)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

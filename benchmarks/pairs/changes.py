@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,17 +32,17 @@ class Change:
     new_elements: int
 
 
-def changes(base: Path, target: Path) -> Iterator[Change]:
-    """Tensor by tensor in the target's order; every byte is proved when it is touched."""
-    with ckpt.open(base) as old, ckpt.open(target) as new:
+def changes(base: Path, target: Path, *, verify: Literal["lazy", "none"] = "lazy") -> Iterator[Change]:
+    """Tensor by tensor in the target's order; ``verify`` as of ``ckpt.open``."""
+    with ckpt.open(base, verify=verify) as old, ckpt.open(target, verify=verify) as new:
         for name in new:
             now = new[name]
             before = old[name] if name in old else now[:0]
             shared = min(before.numel(), now.numel()) if before.dtype == now.dtype else 0
             yield Change(
                 dtype=now.dtype,
-                base=_bits(before)[:shared],
-                target=_bits(now)[:shared],
+                base=bits(before)[:shared],
+                target=bits(now)[:shared],
                 new_elements=now.numel() - shared,
             )
 
@@ -55,7 +56,8 @@ def changed_share(base: Path, target: Path) -> float:
     return changed / max(1, elements)
 
 
-def _bits(tensor: Tensor) -> Bits:
+def bits(tensor: Tensor) -> Bits:
+    """The elements of a tensor as unsigned integers, flat, in memory that both share where it is contiguous."""
     flat = tensor.detach().reshape(-1)
-    bits: Bits = flat.view(UNSIGNED[flat.element_size()]).numpy()
-    return bits
+    array: Bits = flat.view(UNSIGNED[flat.element_size()]).numpy()
+    return array

@@ -158,7 +158,7 @@ def test_an_unknown_area_lists_the_known_ones(capsys: pytest.CaptureFixture[str]
     code = main(["no-such-area", "--json", str(tmp_path / "figures.json")])
 
     assert code == 1
-    assert "no area 'no-such-area'; expected one of: ckpt, pipeline" in capsys.readouterr().err
+    assert "no area 'no-such-area'; expected one of: ckpt, delta, pipeline" in capsys.readouterr().err
     assert not (tmp_path / "figures.json").exists()
 
 
@@ -175,7 +175,7 @@ def test_every_area_of_the_table_is_there() -> None:
 
 
 def test_planning_an_area_imports_no_torch_and_no_mlflow() -> None:
-    code = "import sys, benchmarks.__main__, benchmarks.pipeline; print(*sys.modules)"
+    code = "import sys, benchmarks.__main__, benchmarks.deltas, benchmarks.pipeline; print(*sys.modules)"
 
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
