@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from ckpt.disk.folder import open_regular
+from ckpt.disk.commit import naming
+from ckpt.disk.folder import IrregularFileError, open_regular
 from ckpt.disk.hashing import Progress
 from ckpt.errors import CorruptFileError, FormatError, NotACheckpointError
 from ckpt.format.adopted_header import LENGTH_BYTES, Entry, header_length, parse_header, parse_index
@@ -66,7 +67,7 @@ def opened(folder: Path, names: Sequence[str], *, links: bool) -> Iterator[list[
         CorruptFileError: one is missing, or no regular file.
         FormatError: a header or the index breaks a rule, or they contradict each other.
     """
-    with ExitStack() as stack:
+    with naming(folder), ExitStack() as stack:
         files = [_file(stack.enter_context(opening(folder, name, links=links)), name) for name in names]
         _check_names(files)
         yield files
@@ -83,10 +84,10 @@ def opening(folder: Path, name: str, *, links: bool) -> Iterator[int]:
     try:
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            descriptor = open_regular(path.name, parent)
+            descriptor = open_regular(path.name, parent, path.parent)
         finally:
             os.close(parent)
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, IrregularFileError) as error:
         raise CorruptFileError(
             folder=folder,
             file=name,

@@ -1,5 +1,6 @@
 """Zip files, held to what their directory states before an entry is read."""
 
+import errno
 import zipfile
 from collections.abc import Collection
 from typing import BinaryIO
@@ -27,6 +28,9 @@ def checked_archive(
     try:
         archive = zipfile.ZipFile(file)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+        said = error if isinstance(error, OSError) else error.__context__  # zipfile makes a BadZipFile of any of them
+        if isinstance(said, OSError) and said.errno not in (None, errno.EINVAL):  # EINVAL: a place that is none
+            raise said from None
         raise FormatError(where, f"no whole zip file ({error})", "one with its directory at the end") from None
     entries = archive.infolist()
     if len(entries) > MAX_RECORDS // 4 or len({entry.filename for entry in entries}) != len(entries):

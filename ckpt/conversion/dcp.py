@@ -65,7 +65,7 @@ class _Unpickler(pickle.Unpickler):
 
 def convert(path: Path, out: Path, progress: Progress | None) -> None:
     """Write the state in a DCP folder as a checkpoint."""
-    folder = _Folder(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    folder = _Folder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     stated = folder.stated()
     values = {key: _value(folder, stated, key, item) for key, item in stated.state_dict_metadata.items()}
     standing_in = {id(value.meta): value for value in values.values() if isinstance(value, _Assembled)}
@@ -211,11 +211,12 @@ class _Place:
 class _Folder:
     """The files of a DCP folder; the process that converts it ends soon and closes them."""
 
+    path: Path
     descriptor: int
     files: dict[str, int] = field(default_factory=dict)
 
     def stated(self) -> metadata.Metadata:
-        with open(open_regular(METADATA_NAME, self.descriptor), "rb") as file:
+        with open(open_regular(METADATA_NAME, self.descriptor, self.path), "rb") as file:
             data = file.read(_MAX_METADATA_BYTES + 1)
         if len(data) > _MAX_METADATA_BYTES:
             raise _wrong(f"more than {_MAX_METADATA_BYTES} bytes", "at most as many")
@@ -234,7 +235,7 @@ class _Folder:
         if not _is_text(name) or name == ".." or PurePosixPath(name).parts != (name,):
             raise _wrong(f"the path {name!r:.80}", "a file in the folder")
         if name not in self.files:
-            self.files[name] = open_regular(name, self.descriptor)
+            self.files[name] = open_regular(name, self.descriptor, self.path)
         size = os.fstat(self.files[name]).st_size
         if type(offset) is not int or type(length) is not int or not 0 <= offset <= offset + length <= size:
             raise _wrong(f"bytes {offset!r:.20} and {length!r:.20} more of '{name}'", f"within its {size} bytes")

@@ -57,7 +57,10 @@ class LocalFiles:
     def read(self, name: str, start: int, end: int) -> bytes:
         data = b""
         while len(data) < end - start:
-            more = os.pread(self._descriptor(name), end - start - len(data), start + len(data))
+            try:
+                more = os.pread(self._descriptor(name), end - start - len(data), start + len(data))
+            except OSError as error:
+                raise SourceError(str(self.folder / name), str(error.strerror), f"bytes up to {end}") from None
             if not more:
                 raise SourceError(str(self.folder / name), f"its end at {start + len(data)}", f"bytes up to {end}")
             data = data + more if data else more
@@ -68,7 +71,7 @@ class LocalFiles:
             try:
                 folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    self._opened[name] = open_regular(name, folder)
+                    self._opened[name] = open_regular(name, folder, self.folder)
                 finally:
                     os.close(folder)
             except OSError as error:

@@ -3,6 +3,9 @@
 The folder is opened first and every file through it, so that a reader sees one checkpoint even while another process
 replaces it. Only regular files are opened, no symbolic link is followed inside the folder, and nothing blocks: a FIFO
 is refused like a link. Sizes are compared before a byte is read or mapped.
+
+What the system cannot do (too many open files, no right, a disk that does not read) stays its own error, with the
+path: it says nothing of the bytes that lie there.
 """
 
 import errno
@@ -10,6 +13,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path, PurePosixPath
@@ -17,6 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ckpt.disk.commit import naming
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, NotACheckpointError
 from ckpt.format.names import ADOPTED_SUFFIX, DELTA_NAME, MANIFEST_NAME, manifest_beside
 
@@ -25,8 +30,14 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Without it Linux refuses to map a file larger than memory privately. Python names the flag from 3.13 on.
 _MAP_NORESERVE = 0x4000
+# What opening ends with where something else stands than a regular file, or a folder above one.
+_IRREGULAR = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.ENAMETOOLONG})
 
 T = TypeVar("T")
+
+
+class IrregularFileError(OSError):
+    """Something else than a regular file stands there; ``strerror`` says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +64,16 @@ class Folder:
             NotACheckpointError: it is not there.
             FormatError: it is larger than ``at_most``.
             CorruptFileError: something else than a regular file.
+            OSError: it cannot be read.
         """
         try:
-            file = open_regular(name, self.descriptor)
+            file = open_regular(name, self.descriptor, self.place)
         except FileNotFoundError:
             remedy = f"'python -m ckpt adopt {self.path}' writes it." if self.alone else "Check the path."
             raise NotACheckpointError(self.path, self._kind(), expected=name, remedy=remedy) from None
-        except OSError as error:
+        except IrregularFileError as error:
             raise self._no_file(name, error) from None
-        with open(file, "rb") as opened:
+        with naming(self.place / name), open(file, "rb") as opened:
             size = os.fstat(file).st_size
             data = opened.read(size + 1) if size <= at_most else b""
         if max(size, len(data)) > at_most:
@@ -77,21 +89,24 @@ class Folder:
 
         Raises:
             CorruptFileError: it is missing, no regular file, or of another size.
+            OSError: it cannot be read, or memory is short.
         """
-        with self._file(name, size_bytes) as file:
+        with naming(self.place / name), self._file(name, size_bytes) as file:
             return _map(file.fileno(), size_bytes)
 
     def unread(self, name: str, *, size_bytes: int) -> "Unread":
         """A file whose bytes will be copied into memory part by part; arguments and errors as of :meth:`view`."""
-        file = self._file(name, size_bytes)
-        # Anonymous memory, so that the pages are aligned as mapped ones are.
-        view = memoryview(mmap.mmap(-1, size_bytes) if size_bytes else bytearray())
+        with naming(self.place / name), ExitStack() as stack:
+            file = stack.enter_context(self._file(name, size_bytes))
+            # Anonymous memory, so that the pages are aligned as mapped ones are.
+            view = memoryview(mmap.mmap(-1, size_bytes) if size_bytes else bytearray())
+            stack.pop_all()
         return Unread(folder=self, name=name, file=file, view=view)
 
     def _file(self, name: str, size_bytes: int) -> FileIO:
         try:
-            file = FileIO(open_regular(name, self.descriptor))
-        except OSError as error:
+            file = FileIO(open_regular(name, self.descriptor, self.place))
+        except (FileNotFoundError, IrregularFileError) as error:
             raise self._no_file(name, error) from None
         found = os.fstat(file.fileno()).st_size
         if found != size_bytes:
@@ -110,8 +125,7 @@ class Folder:
         return next((kind for name, kind in kinds.items() if name in held), "a folder without one")
 
     def _no_file(self, name: str, error: OSError) -> CorruptFileError:
-        found = "a symbolic link" if error.errno == errno.ELOOP else error.strerror or "an error"
-        return self.fault(name, "the file", found, "a regular file")
+        return self.fault(name, "the file", str(error.strerror), "a regular file")
 
     def was_replaced(self) -> bool:
         """Whether another folder stands at the path now."""
@@ -135,9 +149,11 @@ class Unread:
 
         Raises:
             CorruptFileError: the file has become shorter.
+            OSError: it cannot be read.
         """
         while start < end:
-            count = os.preadv(self.file.fileno(), [self.view[start:end]], start)
+            with naming(self.folder.place / self.name):
+                count = os.preadv(self.file.fileno(), [self.view[start:end]], start)
             if count == 0:
                 raise self.folder.fault(self.name, "the size", f"{start} bytes", f"{len(self.view)} bytes")
             start += count
@@ -162,7 +178,7 @@ def reading(path: Path | str, read: Callable[[Folder], T], *, expected: str) -> 
         opened = _open(Path(path), expected)
         try:
             return read(opened)
-        except CheckpointError:
+        except (CheckpointError, OSError):  # the latter of a folder that a server has removed
             if attempt == _REOPENINGS - 1 or not opened.was_replaced():
                 raise
         finally:
@@ -182,12 +198,28 @@ def _open(path: Path, expected: str) -> Folder:
     return Folder(file, os.open(file.parent, _FOLDER), alone=file.name)
 
 
-def open_regular(name: str, folder: int) -> int:
+def open_regular(name: str, folder: int, place: Path) -> int:
     """A descriptor of a regular file below an opened folder, reached without following a link.
 
+    Args:
+        name: Relative to the folder.
+        folder: Its descriptor.
+        place: Its path, for messages.
+
     Raises:
-        OSError: there is none.
+        FileNotFoundError: nothing is there.
+        IrregularFileError: something else is.
+        OSError: the system cannot tell.
     """
+    try:
+        return _descriptor(name, folder)
+    except OSError as error:
+        kind = IrregularFileError if error.errno in _IRREGULAR else OSError
+        found = "a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise kind(error.errno, found, str(place / name)) from None
+
+
+def _descriptor(name: str, folder: int) -> int:
     *parents, last = PurePosixPath(name).parts
     held = os.dup(folder)
     try:

@@ -1,7 +1,9 @@
 """Check a whole checkpoint and list every fault: the work behind ``ckpt verify``."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from ckpt.disk.folder import Folder, reading
 from ckpt.disk.hashing import Progress
@@ -79,6 +81,7 @@ def verify(
 
     Raises:
         NotACheckpointError: there is no manifest to compare with.
+        OSError: a file cannot be read, which says nothing of its bytes.
         ValueError: a weaker level than ``"sha256"`` with ``trust``.
     """
     if verify not in ("crc32", "sha256"):
@@ -159,5 +162,11 @@ def foreign_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     """Paths below a folder that are no part of its checkpoint; folders are told only where they are links."""
     payload, attached = (record.name for record in manifest.files), (item.path for item in manifest.attachments)
     known = {MANIFEST_NAME, SIGNATURES_NAME, *payload, *attached}
-    found = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
-    return tuple(str(path.relative_to(folder)) for path in found if str(path.relative_to(folder)) not in known)
+    walked = os.walk(folder, onerror=_refuse)  # rglob passes over what it may not look into
+    found = sorted(Path(parent, name) for parent, folders, files in walked for name in (*folders, *files))
+    others = (str(path.relative_to(folder)) for path in found if path.is_symlink() or not path.is_dir())
+    return tuple(name for name in others if name not in known)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from ckpt.disk.commit import naming, place_file
-from ckpt.disk.folder import Folder, open_regular, reading
+from ckpt.disk.folder import Folder, IrregularFileError, open_regular, reading
 from ckpt.disk.hashing import Progress
 from ckpt.errors import (
     CorruptFileError,
@@ -163,15 +163,16 @@ class _Mending:
     def file(self, name: str, size: int, pieces: Iterator[Piece]) -> None:
         """Mend one file; what is no regular file is left for the report to tell."""
         try:
-            descriptor = open_regular(name, self._folder.descriptor)
+            descriptor = open_regular(name, self._folder.descriptor, self._folder.place)
         except FileNotFoundError:
             self._write(name, size, [*pieces])
             self._advance(size)
             return
-        except OSError:
+        except IrregularFileError:
             return
         try:
-            bad = [piece for batch in _batches(pieces) for piece in self._bad(descriptor, batch)]
+            with naming(self._folder.place / name):
+                bad = [piece for batch in _batches(pieces) for piece in self._bad(descriptor, batch)]
             other_size = os.fstat(descriptor).st_size != size
         finally:
             os.close(descriptor)

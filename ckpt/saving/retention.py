@@ -5,6 +5,7 @@ in them; the number orders them, not the clock. Everything else in the folder is
 included: it has no name yet.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -111,10 +112,10 @@ def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
     """Checkpoints by their number."""
     found: dict[int, Path] = {}
     runs: dict[str, str] = {}
-    for path in sorted(folder.glob("*/" + MANIFEST_NAME)):
-        name = path.parent.name
-        match = _NUMBERED.fullmatch(name)
-        if match is None or not name.startswith(prefix):
+    for name in sorted(os.listdir(folder) if folder.is_dir() else ()):
+        match, path = _NUMBERED.fullmatch(name), folder / name
+        # Not by glob: it passes over what it may not look into, and an older one would seem to be the latest.
+        if match is None or not name.startswith(prefix) or not (path / MANIFEST_NAME).exists():
             continue
         run, step = re.sub(r"[0-9]+", "0", match[1]), int(match[2])
         twin = found.get(step) or next((folder / other for key, other in runs.items() if key != run), None)
@@ -123,7 +124,7 @@ def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
                 f"'{twin.name}' and '{name}' in '{folder}' are not ordered by their numbers; "
                 "expected names of one run that end in its step. Give their common prefix."
             )
-        found[step], runs[run] = path.parent, name
+        found[step], runs[run] = path, name
     return found
 
 

@@ -1,12 +1,14 @@
-/* Preloaded by faults.py: the n-th call of one kind fails, or writes half of what it was given. */
+/* Preloaded by faults.py: the n-th call of one kind fails, or writes or reads half of what it was given. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { SHORT = -1 };
@@ -37,14 +39,33 @@ static int met(const char *call) {
         NEXT(name); \
         return met(call) ? -1 : next arguments; \
     }
-#define WRITING(name, parameters, arguments) \
+#define MOVING(call, name, parameters, arguments) \
     ssize_t name parameters { \
         NEXT(name); \
-        if (met("write")) { \
+        if (met(call)) { \
             if (fault != SHORT) return -1; \
             size = (size + 1) / 2; \
         } \
         return next arguments; \
+    }
+#define WRITING(name, parameters, arguments) MOVING("write", name, parameters, arguments)
+#define READING(name, parameters, arguments) MOVING("read", name, parameters, arguments)
+#define SCATTERING(name, parameters, arguments) \
+    ssize_t name parameters { \
+        NEXT(name); \
+        struct iovec half = *parts; \
+        if (met("read")) { \
+            if (fault != SHORT) return -1; \
+            half.iov_len = (half.iov_len + 1) / 2; \
+            parts = &half; \
+            count = 1; \
+        } \
+        return next arguments; \
+    }
+#define MAPPING(name, offset) \
+    void *name(void *place, size_t size, int rights, int flags, int file, offset start) { \
+        NEXT(name); \
+        return file >= 0 && met("map") ? MAP_FAILED : next(place, size, rights, flags, file, start); \
     }
 #define OPENING(name, folder_parameter, folder_argument) \
     int name(folder_parameter const char *path, int flags, ...) { \
@@ -61,6 +82,13 @@ static int met(const char *call) {
 WRITING(write, (int file, const void *data, size_t size), (file, data, size))
 WRITING(pwrite, (int file, const void *data, size_t size, off_t place), (file, data, size, place))
 WRITING(pwrite64, (int file, const void *data, size_t size, off64_t place), (file, data, size, place))
+READING(read, (int file, void *data, size_t size), (file, data, size))
+READING(pread, (int file, void *data, size_t size, off_t place), (file, data, size, place))
+READING(pread64, (int file, void *data, size_t size, off64_t place), (file, data, size, place))
+SCATTERING(preadv2, (int file, const struct iovec *parts, int count, off_t place, int flags), (file, parts, count, place, flags))
+SCATTERING(preadv64v2, (int file, const struct iovec *parts, int count, off64_t place, int flags), (file, parts, count, place, flags))
+MAPPING(mmap, off_t)
+MAPPING(mmap64, off64_t)
 OPENING(open, NONE, NONE)
 OPENING(open64, NONE, NONE)
 OPENING(openat, COMMA(int folder), COMMA(folder))

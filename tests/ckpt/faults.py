@@ -1,4 +1,4 @@
-"""System calls that fail, one after the other, under whoever writes: what was said, and what is there afterwards.
+"""System calls that fail, one after the other, under writers and readers: what was said, and what is there afterwards.
 
     python -m tests.ckpt.faults WORK every ACTION …
 
@@ -29,7 +29,9 @@ SHORT = -1
 FAULTS = {
     "write": (errno.ENOSPC, SHORT, errno.EIO, errno.EINTR),
     "fsync": (errno.EIO, errno.EINTR),
-    "open": (errno.EROFS, errno.EMFILE, errno.EINTR),
+    "open": (errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM, errno.EINTR),
+    "read": (errno.EIO, SHORT, errno.EINTR),
+    "map": (errno.ENOMEM,),
     "mkdir": (errno.EROFS, errno.ENOSPC),
     "rename": (errno.EIO, errno.ENOSPC),
     "remove": (errno.EIO,),
@@ -44,9 +46,10 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes([5]) * 32)
 class Outcome:
     """What one fault led to.
 
-    ``said`` is the error's class, empty where the writer succeeded, with its ``message`` and whether ``known``: one of
-    ``ckpt.errors`` or of the system, with a path. ``state`` is what a reader found then, and ``left`` what was there
-    beside it after the next writer.
+    ``said`` is the error's class, empty where the writer succeeded, with its ``message`` and whether ``known``: the
+    system's, with a path, or one of a source or destination that says what the system said; never one that takes the
+    fault for bad bytes. ``state`` is what a reader found then, and ``left`` what was there beside it after the next
+    writer.
     """
 
     action: str
@@ -98,6 +101,20 @@ def _damaged(folder: Path) -> None:
     file.write_bytes(data[:-4096] + b"\x55")
 
 
+def _signed(folder: Path) -> None:
+    (folder / "note").write_text("hello")
+    ckpt.save(OLD, folder / "c", attachments={"docs/note": folder / "note"}, sign=KEY)
+    (folder / "note").unlink()
+
+
+def _read(folder: Path) -> None:
+    ckpt.inspect(folder / "c")
+    ckpt.load(folder / "c", mmap=False)
+    ckpt.verify(folder / "c", trust=KEY.public_key()).raise_on_fault()
+    with ckpt.open(folder / "c") as opened:
+        opened.attachment("docs/note")
+
+
 def _plain(folder: Path) -> None:
     save_file({"w": OLD["w"]}, folder / "c.safetensors")
 
@@ -128,6 +145,7 @@ ACTIONS = {
         begin=_damaged,
         act=lambda folder: ckpt.repair(folder / "c", given(folder) / "old").raise_on_fault(),
     ),
+    "read": Action(before="signed", after="signed", begin=_signed, act=_read),
     "adopt": Action(
         before="not adopted", after="adopted", begin=_plain, act=lambda folder: ckpt.adopt(folder / "c.safetensors")
     ),
@@ -167,7 +185,8 @@ def attempt(
             action.act(folder)
         except Exception as error:  # noqa: BLE001  (whatever it is: it is judged by the parent)
             named = isinstance(error, OSError) and error.filename is not None
-            known = isinstance(error, ckpt.CheckpointError) or named
+            ours = isinstance(error, ckpt.SourceError | ckpt.DestinationError)
+            known = named or (ours and os.strerror(fault) in str(error))
             said = {"said": type(error).__name__, "message": str(error), "known": known}
         fired = preloaded.faults_fired()
         preloaded.faults_arm(b"", 0, 0)

@@ -1,5 +1,7 @@
 """What other libraries wrote becomes a checkpoint of the same state, read by a child that can do little harm."""
 
+import errno
+import io
 import json
 import os
 from collections import OrderedDict
@@ -16,6 +18,7 @@ import ckpt
 from ckpt.__main__ import main
 from ckpt.conversion import converting, npz, torch_file
 from ckpt.conversion import dcp as dcp_folder
+from ckpt.conversion.archive import checked_archive
 from ckpt.format import state
 from tests.ckpt.equality import same
 from tests.ckpt.foreign_files import Payload, dcp_metadata, saved, write_metadata
@@ -259,3 +262,12 @@ def test_the_command_line_converts_and_says_what_it_refused(tmp_path: Path, caps
     assert json.loads(capsys.readouterr().out)["root"] == ckpt.read_manifest(tmp_path / "c").root
     assert main(["convert", str(tmp_path / "x.pt"), str(tmp_path / "d")]) == 1
     assert "ConversionError" in capsys.readouterr().err
+
+
+def test_a_disk_that_does_not_read_makes_no_broken_archive() -> None:
+    class Broken(io.BytesIO):
+        def seek(self, *_: int) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.raises(OSError, match="Input/output error"):
+        checked_archive(Broken(), "x.npz", methods={0}, most_bytes=1)

@@ -1,5 +1,7 @@
 """What stands in a folder is opened only when it is a regular file of the right size; nothing blocks, nothing mixes."""
 
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 import ckpt
+from ckpt.disk.folder import reading
 from ckpt.saving import writer
 
 pytestmark = pytest.mark.timeout(60)
@@ -35,8 +38,6 @@ def test_every_missing_file_is_listed_and_foreign_ones_are_told(tmp_path: Path) 
 
 def test_a_checkpoint_larger_than_memory_opens(tmp_path: Path) -> None:
     """A hole of 1 TiB costs nothing to map: pages are read when they are touched."""
-    from ckpt.disk.folder import reading
-
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(1 << 40)
 
@@ -118,6 +119,50 @@ def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
 
     assert result.returncode == 7
     assert list((tmp_path / "closed").iterdir()) == []
+
+
+_BARRED = """
+import os, sys, torch, ckpt
+os.chown(sys.argv[1], 65534, 65534)
+if os.getuid() == 0:
+    os.setuid(65534)
+for look in (lambda: ckpt.latest(sys.argv[1]), lambda: ckpt.verify(sys.argv[1] + "/step-1")):
+    try:
+        print(look())
+    except PermissionError as error:
+        print(error.filename)
+"""
+
+
+def test_what_may_not_be_looked_into_is_said_and_not_passed_over(tmp_path: Path) -> None:
+    """Else an older checkpoint would seem to be the latest, and files of others would be removed with a checkpoint."""
+    run, barred = tmp_path / "run", tmp_path / "run" / "step-1" / "theirs"
+    for step in (1, 2):
+        ckpt.save({"w": torch.ones(1)}, run / f"step-{step}")
+    barred.mkdir(mode=0o000)
+    (run / "step-2").chmod(0o000)
+    for parent in (tmp_path, *tmp_path.parents[:-2]):
+        parent.chmod(0o755)
+
+    result = subprocess.run([sys.executable, "-c", _BARRED, str(run)], check=True, timeout=60, stdout=subprocess.PIPE)
+
+    assert result.stdout.decode().splitlines() == [str(run / "step-2" / "manifest.pb"), str(barred)]
+
+
+def test_a_folder_that_a_server_removed_meanwhile_is_looked_at_again(tmp_path: Path) -> None:
+    """Files of it are stale then, which is an error of the system."""
+    for name in ("c", "new"):
+        ckpt.save({"w": torch.ones(1)}, tmp_path / name)
+    errors = [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
+
+    def read(_: object) -> str:
+        if errors:
+            (tmp_path / "c").rename(tmp_path / "old")
+            (tmp_path / "new").rename(tmp_path / "c")
+            raise errors.pop()
+        return "read"
+
+    assert reading(tmp_path / "c", read, expected="manifest.pb") == "read"
 
 
 def test_a_leftover_that_is_no_folder_does_not_stop_a_writer(tmp_path: Path) -> None:
