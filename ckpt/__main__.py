@@ -146,9 +146,10 @@ def _inspect(options: argparse.Namespace) -> Result:
     summary = ckpt.inspect(options.path)
     facts = {field.name: getattr(summary, field.name) for field in fields(summary)}
     facts |= {"path": str(summary.path), "claims": [_statement(claim) for claim in summary.claims]}
-    shown = [f"{name:14}{_line(_shown(value))}" for name, value in facts.items() if name != "claims"]
+    shown = [f"{name:14}{_line(_shown(value))}" for name, value in facts.items() if "claims" not in name]
     claimed = [f"{'claims':14}{_said(claim)}; not verified" for claim in summary.claims]
-    return 0, facts, "\n".join([*shown, *claimed])
+    unreadable = [f"{'claims':14}{_line(text)}" for text in summary.unreadable_claims]
+    return 0, facts, "\n".join([*shown, *claimed, *unreadable])
 
 
 def _statement(statement: Statement) -> dict[str, str | None]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt.disk.folder import Folder, reading
+from ckpt.errors import FormatError
+from ckpt.format.digests import text
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import MANIFEST_NAME
 from ckpt.reading.payload import manifest_in
@@ -15,8 +17,8 @@ from ckpt.signatures.statements import Signed, Statement, StatementKind, signatu
 class Summary:
     """Counts and names for people; sizes in bytes. ``pieces`` are those of tensors that several writers stored.
 
-    ``claims`` is what the signatures beside it say of themselves. Nothing here verifies them: ``ckpt.verify`` with
-    ``trust`` does.
+    ``claims`` is what the signatures beside it say of themselves, and ``unreadable_claims`` tells which of them say
+    nothing that can be read. Nothing here verifies them: ``ckpt.verify`` with ``trust`` does.
     """
 
     path: Path
@@ -32,6 +34,7 @@ class Summary:
     metadata: dict[str, str]
     producer: dict[str, str]
     claims: tuple[Statement, ...]
+    unreadable_claims: tuple[str, ...]
 
 
 def inspect(path: Path | str) -> Summary:
@@ -39,7 +42,7 @@ def inspect(path: Path | str) -> Summary:
 
     Raises:
         NotACheckpointError: no manifest there.
-        FormatError: manifest or signatures break a rule.
+        FormatError: the manifest or ``signatures.pb`` breaks a rule; a statement in it may.
     """
 
     def look(folder: Folder) -> Summary:
@@ -50,6 +53,14 @@ def inspect(path: Path | str) -> Summary:
 
 
 def _summarize(path: Path, manifest: Manifest, signatures: Sequence[Signed]) -> Summary:
+    claims: list[Statement] = []
+    unreadable: list[str] = []
+    for number, signed in enumerate(signatures, start=1):
+        where = f"the statement of signature {number} of {len(signatures)}, in the name of {text(signed.key_id)}"
+        try:
+            claims.append(statement_from_bytes(signed.statement, where))
+        except FormatError as error:
+            unreadable.append(str(error))
     return Summary(
         path=path,
         root=manifest.root,
@@ -63,5 +74,6 @@ def _summarize(path: Path, manifest: Manifest, signatures: Sequence[Signed]) -> 
         attachments=tuple(item.path for item in manifest.attachments),
         metadata=dict(manifest.metadata),
         producer=dict(manifest.producer),
-        claims=tuple(statement_from_bytes(signed.statement, f"{path}: a statement") for signed in signatures),
+        claims=tuple(claims),
+        unreadable_claims=tuple(unreadable),
     )

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt
+from ckpt.__main__ import main
 from ckpt.format.digests import CHUNK_BYTES, sha256
 from ckpt.proto import checkpoint_pb2
 from ckpt.signatures.statements import preauthenticated, statement_from_bytes, statement_to_bytes
@@ -310,6 +311,24 @@ def test_one_signature_that_counts_is_enough_whatever_lies_beside_it(folder: Pat
     put_signatures(folder, good, says(FOREIGN, b"x"), flipped(good, "signature"), *junk)
 
     assert ckpt.load(folder, trust=trusting(OLD, FOREIGN))["n"] == 3
+
+
+def test_a_statement_that_is_none_is_told_beside_the_rest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It takes nothing from the checkpoint: whoever trusts no key reads no statement."""
+    junk = says(FOREIGN, b"\xff\x1b[2J")
+    put_signatures(folder, signatures_of(folder).own[0], junk)
+    number = 1 + signatures_of(folder).own.index(junk)
+
+    summary = ckpt.inspect(folder)
+
+    assert [claim.key_id for claim in summary.claims] == [name_of(OLD)]
+    (told,) = summary.unreadable_claims
+    assert told.startswith(f"the statement of signature {number} of 2, in the name of {name_of(FOREIGN)}: found")
+    assert main(["inspect", str(folder)]) == 0
+    assert told in capsys.readouterr().out
+    assert ckpt.verify(folder).ok
+    assert ckpt.verify(folder, trust=trusting(OLD)).ok
+    assert [type(fault) for fault in ckpt.verify(folder, trust=trusting(FOREIGN)).faults] == [ckpt.FormatError]
 
 
 def test_the_error_says_how_far_the_best_signature_came(folder: Path) -> None:
