@@ -82,11 +82,12 @@ def opening(folder: Path, name: str, *, links: bool) -> Iterator[int]:
     """
     path = Path(os.path.realpath(folder / name)) if links else folder / name
     try:
-        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            descriptor = open_regular(path.name, parent, path.parent)
-        finally:
-            os.close(parent)
+        with naming(path):
+            parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                descriptor = open_regular(path.name, parent, path.parent)
+            finally:
+                os.close(parent)
     except (FileNotFoundError, NotADirectoryError, IrregularFileError) as error:
         raise CorruptFileError(
             folder=folder,
@@ -99,7 +100,8 @@ def opening(folder: Path, name: str, *, links: bool) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        with naming(path):
+            os.close(descriptor)
 
 
 def _file(descriptor: int, name: str) -> File:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
+from ckpt.disk.commit import naming
 from ckpt.disk.folder import open_regular
 from ckpt.errors import SourceError
 
@@ -79,9 +80,10 @@ class LocalFiles:
         return self._opened[name]
 
     def close(self) -> None:
-        for descriptor in self._opened.values():
-            os.close(descriptor)
-        self._opened.clear()
+        while self._opened:
+            name, descriptor = self._opened.popitem()
+            with naming(self.folder / name):
+                os.close(descriptor)
 
 
 class RemoteFiles:

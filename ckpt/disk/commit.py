@@ -44,8 +44,8 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
     make_folder(final.parent)
     sweep(final)
     staging, lock = _hold(final)
-    try:
-        with naming(final):
+    with naming(final):
+        try:
             try:
                 yield staging
                 sync_tree(staging)
@@ -58,13 +58,13 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
             if replaces:
                 _remove_replaced(staging)
                 sync_folder(final.parent)
-    finally:
-        os.close(lock)
+        finally:
+            os.close(lock)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the system that name no file, as those of write, fsync and flock, name ``path``."""
+    """Let errors of the system that name no file, as those of write, fsync, flock and close, name ``path``."""
     try:
         yield
     except OSError as error:
@@ -119,14 +119,15 @@ def _sweep(folder: Path, names: str) -> None:
             lock = os.open(leftover, _FOLDER)
         except (FileNotFoundError, NotADirectoryError):
             continue  # another writer swept it, or it is no writer's
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sync_folder(folder)  # a writer that could not do this left what the disk may still name
-            remove_tree(leftover)
-        except BlockingIOError:
-            pass  # a living writer holds it
-        finally:
-            os.close(lock)
+        with naming(leftover):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                sync_folder(folder)  # a writer that could not do this left what the disk may still name
+                remove_tree(leftover)
+            except BlockingIOError:
+                pass  # a living writer holds it
+            finally:
+                os.close(lock)
 
 
 def _hold(final: Path) -> tuple[Path, int]:
@@ -233,18 +234,20 @@ def place_file(path: Path, data: bytes, *, replace: bool = False) -> None:
     Raises:
         FileExistsError: something stands there, and it is not to be replaced.
     """
-    staging, lock = _hold(path)
-    try:
-        with naming(path):
+    with naming(path):
+        staging, lock = _hold(path)
+        try:
             write_file(staging / path.name, data)
             if replace:
                 os.rename(staging / path.name, path)
             else:  # unlike a rename, refused on every file system where something stands
                 os.link(staging / path.name, path)
             sync_folder(path.parent)
-    finally:
-        remove_tree(staging)
-        os.close(lock)
+        finally:
+            try:
+                remove_tree(staging)
+            finally:
+                os.close(lock)
 
 
 def put_file(beside: Path, descriptor: int, name: str, data: bytes) -> None:
@@ -258,15 +261,17 @@ def put_file(beside: Path, descriptor: int, name: str, data: bytes) -> None:
     """
     final = Path(os.path.realpath(beside))
     sweep(final)
-    staging, lock = _hold(final)
-    try:
-        with naming(final):
+    with naming(final):
+        staging, lock = _hold(final)
+        try:
             write_file(staging / name, data)
             os.rename(staging / name, name, dst_dir_fd=descriptor)
             os.fsync(descriptor)
-    finally:
-        remove_tree(staging)
-        os.close(lock)
+        finally:
+            try:
+                remove_tree(staging)
+            finally:
+                os.close(lock)
 
 
 def write_file(path: Path, data: bytes) -> None:

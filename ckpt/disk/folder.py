@@ -160,7 +160,8 @@ class Unread:
 
     def close(self) -> None:
         """Close the file; the memory stays."""
-        self.file.close()
+        with naming(self.folder.place / self.name):
+            self.file.close()
 
 
 def reading(path: Path | str, read: Callable[[Folder], T], *, expected: str) -> T:
@@ -182,7 +183,8 @@ def reading(path: Path | str, read: Callable[[Folder], T], *, expected: str) -> 
             if attempt == _REOPENINGS - 1 or not opened.was_replaced():
                 raise
         finally:
-            os.close(opened.descriptor)
+            with naming(Path(path)):
+                os.close(opened.descriptor)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -170,12 +170,12 @@ class _Mending:
             return
         except IrregularFileError:
             return
-        try:
-            with naming(self._folder.place / name):
+        with naming(self._folder.place / name):
+            try:
                 bad = [piece for batch in _batches(pieces) for piece in self._bad(descriptor, batch)]
-            other_size = os.fstat(descriptor).st_size != size
-        finally:
-            os.close(descriptor)
+                other_size = os.fstat(descriptor).st_size != size
+            finally:
+                os.close(descriptor)
         if bad or other_size:
             self._write(name, size, bad)
 

@@ -93,6 +93,11 @@ OPENING(open, NONE, NONE)
 OPENING(open64, NONE, NONE)
 OPENING(openat, COMMA(int folder), COMMA(folder))
 OPENING(openat64, COMMA(int folder), COMMA(folder))
+int close(int file) {
+    NEXT(close);
+    int closed = next(file); /* the descriptor is gone whatever is said */
+    return met("close") ? -1 : closed;
+}
 FAILING(fsync, "fsync", (int file), (file))
 FAILING(ftruncate, "truncate", (int file, off_t size), (file, size))
 FAILING(ftruncate64, "truncate", (int file, off64_t size), (file, size))

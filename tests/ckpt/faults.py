@@ -32,6 +32,7 @@ FAULTS = {
     "open": (errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM, errno.EINTR),
     "read": (errno.EIO, SHORT, errno.EINTR),
     "map": (errno.ENOMEM,),
+    "close": (errno.EIO,),
     "mkdir": (errno.EROFS, errno.ENOSPC),
     "rename": (errno.EIO, errno.ENOSPC),
     "remove": (errno.EIO,),
