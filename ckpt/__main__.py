@@ -1,11 +1,13 @@
 """The command line of checkpoints and deltas: ``python -m ckpt --help``.
 
 Every command prints for people, or with ``--json`` one object for machines. It exits with 0 when all is well, 1 on
-any fault found, 2 on a call that makes no sense.
+any fault found, 2 on a call that makes no sense, 130 when it was interrupted.
 """
 
 import argparse
+import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +18,9 @@ from typing import Any
 
 import ckpt
 from ckpt.errors import CheckpointError
+from ckpt.format.manifest import FORMAT_VERSION
 from ckpt.progress_bar import progress_bar
+from ckpt.saving.writer import PRODUCER
 from ckpt.signatures.statements import Statement
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -26,55 +30,72 @@ Result = tuple[int, dict[str, Any], str]  # exit code, the object, the text
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; see the module's head."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal's encoding does not
     options = _parser().parse_args(arguments)
     try:
         code, facts, text = options.run(options)
-    except (CheckpointError, OSError, ValueError) as error:
+    except (CheckpointError, OSError, ValueError, KeyboardInterrupt) as error:
+        name, message = type(error).__name__, str(error) or "stopped before its end"
         if options.json:
-            print(json.dumps({"ok": False, "error": type(error).__name__, "message": str(error)}))
+            _tell(json.dumps({"ok": False, "error": name, "message": message}))
         else:
-            print(f"{type(error).__name__}: {_line(str(error))}", file=sys.stderr)
-        return 1 if isinstance(error, CheckpointError | OSError) else 2
-    print(json.dumps(facts) if options.json else text)
-    return int(code)
+            print(f"{name}: {_line(message)}", file=sys.stderr)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1 if isinstance(error, CheckpointError | OSError) else 2
+    told = _tell(json.dumps(facts) if options.json else text)
+    return int(code) or (0 if told else 1)
+
+
+def _tell(text: str) -> bool:
+    """Print an answer; false when it could not be, into a full disk or to a reader that has gone."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"{type(error).__name__}: {error}: the answer was not written", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return False
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ckpt", description="Inspect, verify, diff and patch checkpoints.")
+    parser.add_argument("--version", action="version", version=f"ckpt {PRODUCER['ckpt']}, format {FORMAT_VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     inspect = _command(commands, "inspect", _inspect, "tell what is in a checkpoint, from its manifest alone")
-    inspect.add_argument("path", type=Path, help="a checkpoint folder")
+    inspect.add_argument("path", type=_path, help="a checkpoint folder")
     verify = _command(commands, "verify", _verify, "compare every byte with the manifest; list all faults")
-    verify.add_argument("path", type=Path, help="a checkpoint folder")
+    verify.add_argument("path", type=_path, help="a checkpoint folder")
     verify.add_argument("--level", choices=("sha256", "crc32"), default="sha256", help="default: %(default)s")
     verify.add_argument("--root", help="the root that must be there, sha256:…")
     _add_trust(verify)
     diff = _command(commands, "diff", _diff, "write the delta that turns BASE into TARGET")
     for name in ("base", "target"):
-        diff.add_argument(name, type=Path, help="a checkpoint folder")
-    diff.add_argument("out", type=Path, help="the delta folder to be")
+        diff.add_argument(name, type=_path, help="a checkpoint folder")
+    diff.add_argument("out", type=_path, help="the delta folder to be")
     apply = _command(commands, "apply", _apply, "write the checkpoint that DELTA makes from BASE")
-    apply.add_argument("base", type=Path, help="a checkpoint folder; never written to")
-    apply.add_argument("delta", type=Path, help="a delta folder")
-    apply.add_argument("out", type=Path, help="the checkpoint folder to be")
+    apply.add_argument("base", type=_path, help="a checkpoint folder; never written to")
+    apply.add_argument("delta", type=_path, help="a delta folder")
+    apply.add_argument("out", type=_path, help="the checkpoint folder to be")
     _add_trust(apply)
     adopt = _command(commands, "adopt", _adopt, "give safetensors files of others a manifest, where they lie")
-    adopt.add_argument("path", type=Path, help="a .safetensors file, or a folder with an index or one such file")
-    adopt.add_argument("--out", type=Path, help="a folder to be, of clones or copies: for read-only places and links")
+    adopt.add_argument("path", type=_path, help="a .safetensors file, or a folder with an index or one such file")
+    adopt.add_argument("--out", type=_path, help="a folder to be, of clones or copies: for read-only places and links")
     convert = _command(commands, "convert", _convert, "write a checkpoint of a .pt, .npz or DCP folder, under limits")
-    convert.add_argument("path", type=Path, help="a torch.save file, an .npz, or a folder that DCP wrote")
-    convert.add_argument("out", type=Path, help="the checkpoint folder to be")
+    convert.add_argument("path", type=_path, help="a torch.save file, an .npz, or a folder that DCP wrote")
+    convert.add_argument("out", type=_path, help="the checkpoint folder to be")
     reshard = _command(commands, "reshard", _reshard, "write a checkpoint with weights files of another size")
-    reshard.add_argument("path", type=Path, help="a checkpoint")
-    reshard.add_argument("out", type=Path, help="the checkpoint folder to be")
+    reshard.add_argument("path", type=_path, help="a checkpoint")
+    reshard.add_argument("out", type=_path, help="the checkpoint folder to be")
     reshard.add_argument("--shard-bytes", type=int, required=True, help="size at which a weights file closes")
     _add_trust(reshard)
     consolidate = _command(commands, "consolidate", _consolidate, "write a checkpoint in pieces in its plain form")
-    consolidate.add_argument("path", type=Path, help="a checkpoint folder")
-    consolidate.add_argument("out", type=Path, help="the checkpoint folder to be")
+    consolidate.add_argument("path", type=_path, help="a checkpoint folder")
+    consolidate.add_argument("out", type=_path, help="the checkpoint folder to be")
     _add_trust(consolidate)
     repair = _command(commands, "repair", _repair, "fetch what is bad from a good copy, and only that")
-    repair.add_argument("path", type=Path, help="a checkpoint folder, or an adopted file")
+    repair.add_argument("path", type=_path, help="a checkpoint folder, or an adopted file")
     repair.add_argument(
         "--from",
         dest="source",
@@ -92,7 +113,7 @@ def _add_retention(commands: Any) -> None:
     latest = _command(commands, "latest", _latest, "tell the checkpoint of the highest step in a folder")
     keep = _command(commands, "keep", _keep, "remove the checkpoints of a folder but for the newest ones")
     for command in (latest, keep):
-        command.add_argument("folder", type=Path, help="where a run's checkpoints stand, step-10, step-20 and so on")
+        command.add_argument("folder", type=_path, help="where a run's checkpoints stand, step-10, step-20 and so on")
         command.add_argument("--prefix", default="", help="what their names begin with, where runs share the folder")
     keep.add_argument("--newest", type=int, required=True, metavar="N", help="how many of the highest steps stay")
     keep.add_argument("--every", type=int, metavar="STEPS", help="multiples of this stay for good")
@@ -101,23 +122,23 @@ def _add_retention(commands: Any) -> None:
 
 def _add_signing(commands: Any) -> None:
     keygen = _command(commands, "keygen", _keygen, "make a key pair: NAME.pem signs, NAME.pub.pem is trusted")
-    keygen.add_argument("path", type=Path, help="the private key to be, NAME.pem")
+    keygen.add_argument("path", type=_path, help="the private key to be, NAME.pem")
     sign = _command(commands, "sign", _sign, "add a signature to a checkpoint or delta")
-    sign.add_argument("path", type=Path, help="a checkpoint or delta folder")
-    sign.add_argument("key", type=Path, help="a private key, as keygen writes it")
+    sign.add_argument("path", type=_path, help="a checkpoint or delta folder")
+    sign.add_argument("key", type=_path, help="a private key, as keygen writes it")
     sign.add_argument("--line", default="", help="the name under which versions follow each other, such as a model's")
     sign.add_argument("--not-after", type=_moment, help="the end of its time, such as 2027-12-31T12:00 (UTC)")
-    sign.add_argument("--replaces", type=Path, action="append", default=[], help="a public key whose signatures go")
+    sign.add_argument("--replaces", type=_path, action="append", default=[], help="a public key whose signatures go")
     for command in (keygen, sign):
-        command.add_argument("--passphrase-file", type=Path, help="its first line encrypts the private key")
+        command.add_argument("--passphrase-file", type=_path, help="its first line encrypts the private key")
     unsign = _command(commands, "unsign", _unsign, "take the signatures of some keys from a checkpoint or delta")
-    unsign.add_argument("path", type=Path, help="a checkpoint or delta folder")
-    unsign.add_argument("keys", type=Path, nargs="+", help="public keys")
+    unsign.add_argument("path", type=_path, help="a checkpoint or delta folder")
+    unsign.add_argument("keys", type=_path, nargs="+", help="public keys")
 
 
 def _add_trust(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--trust", type=Path, action="append", help="a public key that must have signed it; repeatable"
+        "--trust", type=_path, action="append", help="a public key that must have signed it; repeatable"
     )
     command.add_argument("--line", help="the line that it must be signed for")
 
@@ -128,8 +149,18 @@ def _trust(options: argparse.Namespace) -> ckpt.Trust | None:
     return None if options.trust is None else ckpt.Trust(keys=options.trust, line=options.line)
 
 
+def _path(value: str) -> Path:
+    """A path; an empty one, what an unset variable of a shell gives, is not the folder that one is in."""
+    if not value:
+        raise argparse.ArgumentTypeError("expected a path, found nothing; . is this folder")
+    return Path(value)
+
+
 def _moment(value: str) -> datetime:
-    moment = datetime.fromisoformat(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a time such as 2027-12-31T12:00, found '{value}'") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
@@ -204,11 +235,15 @@ def _told(report: ckpt.Report) -> Result:
         "checked_bytes": report.checked_bytes,
         "accepted": _statement(report.accepted) if report.accepted else None,
         "faults": [{"error": type(fault).__name__, "message": str(fault)} for fault in report.faults],
+        "foreign": list(report.foreign),
     }
+    beside = "".join(f"\nno part of it: {_line(name)}" for name in report.foreign)
     good = f"{report.path}: {report.checked_bytes:,} bytes match by {report.algorithm}, root {report.root}"
     good += f"\n{_said(report.accepted)}" if report.accepted else ""
     bad = "\n".join(f"{type(fault).__name__}: {_line(str(fault))}" for fault in report.faults)
-    return (0, facts, good) if report.ok else (1, facts, f"{bad}\n{len(report.faults)} fault(s) in {report.path}")
+    if report.ok:
+        return 0, facts, good + beside
+    return 1, facts, f"{bad}\n{len(report.faults)} fault(s) in {report.path}{beside}"
 
 
 def _diff(options: argparse.Namespace) -> Result:
@@ -308,7 +343,12 @@ def _unsign(options: argparse.Namespace) -> Result:
 def _passphrase(options: argparse.Namespace) -> bytes | None:
     """The first line of a file: what stands in a command line is seen by everybody on the machine."""
     file: Path | None = options.passphrase_file
-    return None if file is None else file.read_bytes().partition(b"\n")[0]
+    if file is None:
+        return None
+    first = re.split(b"[\r\n]", file.read_bytes(), maxsplit=1)[0]
+    if not first:
+        raise ValueError(f"the first line of '{file}' is empty; expected a passphrase there")
+    return first
 
 
 if __name__ == "__main__":

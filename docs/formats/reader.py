@@ -9,6 +9,7 @@ any fault it prints one line, a stable word first (``docs/formats/vectors/README
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--line", help="the line that it must be signed for; without it, any")
     parser.add_argument("--at", type=_time, help="the time at which its signature must be good; without it, now")
     options = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal's encoding does not
     if options.trust is None and (options.line, options.at) != (None, None):
         parser.error("--line and --at say what a signature must name; expected --trust KEY.pub.pem with them")
     try:

@@ -1,8 +1,12 @@
 """The command line says what happened in words, in JSON and in its exit code."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ from safetensors.torch import save_file
 
 import ckpt
 from ckpt.__main__ import main
+from ckpt.signatures.keys import private_key_of
 from tests.ckpt.pieces import rows, save_in_pieces
 
 
@@ -208,3 +213,111 @@ def test_verifying_tells_how_far_it_is(tmp_path: Path) -> None:
     assert len(told) >= 3
     assert told == sorted(set(told))
     assert told[-1] == (48_000_012, 48_000_012)
+
+
+def command(*arguments: object, **more: Any) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "ckpt", *map(str, arguments)]
+    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, **{"stdout": subprocess.PIPE, **more})
+
+
+def test_what_an_encoding_lacks_is_spelt_out(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"M\xc3\xa4rz \xff")
+    ckpt.save({"w": torch.ones(2)}, path, metadata={"wer": "Jürgen"})
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    said, _ = command("inspect", path, env=ascii_only).communicate()
+    _, refused = command("sign", path, tmp_path / "né.pem", env=ascii_only).communicate()
+    default, _ = command("verify", path).communicate()
+
+    assert "M\\xe4rz \\udcff" in said
+    assert "wer=J\\xfcrgen" in said
+    assert "n\\xe9.pem" in refused
+    assert "März \\udcff: 8 bytes match" in default
+
+
+def test_a_reader_that_has_gone_ends_the_command_in_silence(pair: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+
+    gone = command("inspect", pair / "old", stdout=write)
+    os.close(write)
+    _, error = gone.communicate()
+
+    assert (gone.returncode, error) == (1, "")
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_an_answer_that_a_full_disk_does_not_take_is_told_in_one_line(option: list[str], pair: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = command("inspect", pair / "old", *option, stdout=full)
+        _, error = done.communicate()
+
+    assert done.returncode == 1
+    assert error == "OSError: [Errno 28] No space left on device: the answer was not written\n"
+
+
+def test_an_interrupted_command_says_so_in_one_line(pair: Path) -> None:
+    """It waits for its passphrase, so that it is known where it is."""
+    os.mkfifo(pair / "pass")
+    waiting = command("keygen", pair / "k.pem", "--passphrase-file", pair / "pass")
+
+    with open(pair / "pass", "w"):  # until the command opens it, too
+        waiting.send_signal(signal.SIGINT)
+        _, error = waiting.communicate()
+
+    assert (waiting.returncode, error) == (130, "KeyboardInterrupt: stopped before its end\n")
+    assert not (pair / "k.pem").exists()
+
+
+def test_an_empty_path_is_not_the_folder_one_is_in(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 2):
+        ckpt.save({"n": step}, pair / "runs" / f"step-{step}")
+    monkeypatch.chdir(pair / "runs")
+
+    for arguments in (["keep", "", "--newest", "1"], ["verify", ""], ["verify", "step-1", "--trust", ""]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+
+    assert sorted(os.listdir()) == ["step-1", "step-2"]
+
+
+def test_a_time_that_is_none_is_told_with_an_example(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sign", str(pair / "new"), "k.pem", "--not-after", "soon"])
+
+    assert "--not-after: expected a time such as 2027-12-31T12:00, found 'soon'" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+
+    assert (caught.value.code, capsys.readouterr().out) == (0, "ckpt 0.1.0, format 1\n")
+
+
+def test_verify_tells_what_is_no_part_of_the_checkpoint(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pair / "new" / "note\n.txt").write_text("")
+
+    assert main(["verify", str(pair / "new")]) == 0
+    assert capsys.readouterr().out.endswith("\nno part of it: note\\n.txt\n")
+    assert main(["verify", str(pair / "new"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["foreign"] == ["note\n.txt"]
+
+
+@pytest.mark.parametrize("ends", ["secret", "secret\n", "secret\r\n", "secret\rmore"])
+def test_a_passphrase_ends_with_its_line(ends: str, tmp_path: Path) -> None:
+    (tmp_path / "pass").write_bytes(ends.encode())
+
+    assert main(["keygen", str(tmp_path / "k.pem"), "--passphrase-file", str(tmp_path / "pass")]) == 0
+
+    assert private_key_of(tmp_path / "k.pem", passphrase=b"secret")
+
+
+def test_an_empty_passphrase_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pass").write_text("\nsecret")
+
+    assert main(["keygen", str(tmp_path / "k.pem"), "--passphrase-file", str(tmp_path / "pass")]) == 2
+
+    assert "is empty; expected a passphrase there" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["pass"]

@@ -340,6 +340,13 @@ def test_the_reader_runs_from_anywhere_with_the_standard_library_alone() -> None
     assert json.loads(listed.stdout) == without_values(stated("plain"))
 
 
+def test_the_reader_spells_out_what_an_encoding_lacks() -> None:
+    command = [sys.executable, "-S", str(FORMATS / "reader.py"), str(GOOD / "attachments" / "checkpoint")]
+    told = subprocess.run(command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii"})
+
+    assert b"attachment   'deep/er/\\xfc.bin', 3 bytes" in told.stdout
+
+
 def test_the_reader_names_a_fault_in_one_line_and_exits_with_1(tmp_path: Path) -> None:
     path = unpacked("a-flipped-bit", tmp_path / "v", TABLE)
 
