@@ -152,8 +152,8 @@ def test_a_peers_patch_gives_the_target_back(tmp_path: Path, tool: str) -> None:
 
 def test_a_peer_that_gives_other_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_pair(tmp_path / "whole", {"a": torch.zeros(3)}, {"a": torch.ones(3)})
-    copy_of_base = (lambda base, target, made: made.write_bytes(b"?"), lambda base, made, out: out.write_bytes(b"?"))
-    monkeypatch.setattr(differs, "TOOLS", {"liar": copy_of_base})
+    liar = (lambda base, target, made: made.write_bytes(b"?"), lambda base, made, out: out.write_bytes(b"?"))
+    monkeypatch.setattr(differs, "TOOLS", {"liar": lambda: liar})
 
     with differs.patch(work=tmp_path, shared=tmp_path, part="whole", tool="liar") as call:
         call.run()

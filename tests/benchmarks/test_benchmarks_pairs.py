@@ -88,13 +88,13 @@ def test_the_state_of_a_training_goes_on_from_its_base(tmp_path: Path) -> None:
 
 
 def test_the_share_counts_bits_and_what_is_new(tmp_path: Path) -> None:
-    ckpt.save({"a": torch.tensor([0.0, 1.0, torch.nan, 2.0]), "gone": torch.ones(5)}, tmp_path / "base")
+    ckpt.save({"a": torch.tensor([0.0, 0.0, torch.nan, 2.0]), "gone": torch.ones(5)}, tmp_path / "base")
     ckpt.save(
-        {"a": torch.tensor([-0.0, 1.0, torch.nan, 2.0, 3.0]), "new": torch.ones(3), "none": torch.ones(0)},
+        {"a": torch.tensor([-0.0, -0.0, torch.nan, 2.0, 3.0]), "new": torch.ones(3), "none": torch.ones(0)},
         tmp_path / "target",
     )
 
-    assert changed_share(tmp_path / "base", tmp_path / "target") == 5 / 8
+    assert changed_share(tmp_path / "base", tmp_path / "target") == 6 / 8
 
 
 def test_the_command_prints_what_it_made_and_refuses_what_it_does_not_know(
