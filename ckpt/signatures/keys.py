@@ -5,8 +5,11 @@ A key's id is the SHA-256 of its SPKI: short enough to show, and never what trus
 """
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -21,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from ckpt.disk.commit import make_folder, sync_folder
+from ckpt.disk.commit import make_folder, naming, sync_folder
 from ckpt.errors import DestinationError, KeyFileError
 from ckpt.format.digests import sha256, text
 
@@ -51,9 +54,18 @@ def keygen(path: Path | str, *, passphrase: bytes | None = None) -> KeyFiles:
         passphrase: Encrypts the private key; without one whoever reads the file can sign.
 
     Raises:
-        DestinationError: either file exists; a key is never overwritten.
+        DestinationError: either file exists, since a key is never overwritten; or the name is that of a public key.
+        ValueError: an empty passphrase.
+        OSError: one of them cannot be written; neither is there then.
     """
     private = Path(path)
+    _check_passphrase(passphrase)
+    if private.name.endswith(".pub.pem"):
+        raise DestinationError(
+            f"'{private}' is named as public keys are; expected another name for the private one, such as NAME.pem, "
+            "beside which NAME.pub.pem is written.",
+            path=private,
+        )
     public = private.with_name(private.name.removesuffix(".pem") + ".pub.pem")
     for file in (private, public):
         if os.path.lexists(file):
@@ -64,18 +76,36 @@ def keygen(path: Path | str, *, passphrase: bytes | None = None) -> KeyFiles:
             )
     key = Ed25519PrivateKey.generate()
     encryption = BestAvailableEncryption(passphrase) if passphrase is not None else NoEncryption()
-    make_folder(private.absolute().parent)
-    _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), mode=0o600)
-    _write(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), mode=0o666)
-    sync_folder(private.absolute().parent)
+    folder = private.absolute().parent
+    make_folder(folder)
+    with ExitStack() as undo:
+        _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), mode=0o600, undo=undo)
+        spki = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        _write(public, spki, mode=0o666, undo=undo)
+        with naming(folder):
+            sync_folder(folder)
+        undo.pop_all()
     return KeyFiles(private=private, public=public, key_id=text(key_id(key.public_key())))
 
 
-def _write(path: Path, data: bytes, *, mode: int) -> None:
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, mode)) as file:
+def _write(path: Path, data: bytes, *, mode: int, undo: ExitStack) -> None:
+    opener = partial(os.open, mode=mode)
+    with naming(path), open(path, "xb", opener=opener) as file:
+        undo.callback(path.unlink)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _check_passphrase(passphrase: bytes | None) -> None:
+    if passphrase is not None and not (isinstance(passphrase, bytes) and passphrase):
+        raise ValueError("the passphrase is empty, or no bytes; expected at least one byte, or None for no passphrase")
+
+
+def public_keys_of(sources: Collection[PublicKey] | PublicKey) -> tuple[Ed25519PublicKey, ...]:
+    """The public keys of several sources, or of the one that is given alone."""
+    single = isinstance(sources, str | Path | Ed25519PublicKey)
+    return tuple(map(public_key_of, (sources,) if single else sources))  # type: ignore[arg-type]
 
 
 def public_key_of(source: PublicKey) -> Ed25519PublicKey:
@@ -85,9 +115,10 @@ def public_key_of(source: PublicKey) -> Ed25519PublicKey:
         KeyFileError: the file holds no Ed25519 public key, or the key proves nothing.
         OSError: it cannot be read.
     """
-    key = source if isinstance(source, Ed25519PublicKey) else _parsed(Path(source), load_pem_public_key)
+    expected = "an Ed25519 public key as PEM"
+    key = source if isinstance(source, Ed25519PublicKey) else _parsed(Path(source), load_pem_public_key, expected)
     if not isinstance(key, Ed25519PublicKey):
-        raise KeyFileError(Path(str(source)), _named(key), "an Ed25519 public key as PEM")
+        raise KeyFileError(Path(str(source)), _named(key), expected)
     if not _proves(key):
         where = key.public_bytes_raw().hex() if isinstance(source, Ed25519PublicKey) else Path(source)
         raise KeyFileError(where, "no point of the curve, or one of small order", "a key that only its owner signs for")
@@ -109,27 +140,31 @@ def private_key_of(source: PrivateKey, *, passphrase: bytes | None = None) -> Ed
 
     Raises:
         KeyFileError: the file holds no Ed25519 private key, or another passphrase opens it.
+        ValueError: an empty passphrase.
         OSError: it cannot be read.
     """
+    _check_passphrase(passphrase)
     if isinstance(source, Ed25519PrivateKey):
         return source
-    key = _parsed(Path(source), lambda data: load_pem_private_key(data, passphrase))
+    expected = "an Ed25519 private key as PEM, with its passphrase where it is encrypted and none where it is not"
+    key = _parsed(Path(source), lambda data: load_pem_private_key(data, passphrase), expected)
     if not isinstance(key, Ed25519PrivateKey):
-        expected = "an Ed25519 private key as PEM, with its passphrase where it is encrypted"
         raise KeyFileError(Path(source), _named(key), expected)
     return key
 
 
-def _parsed(path: Path, parse: Callable[[bytes], object]) -> object:
-    """What the file holds; None when it cannot be parsed."""
+def _parsed(path: Path, parse: Callable[[bytes], object], expected: str) -> object:
+    """What the file holds. What the library says of it is not told: it may quote from the file."""
+    data = path.read_bytes()
     try:
-        return parse(path.read_bytes())
+        return parse(data)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        return None  # the caller names the file; the library's message may quote from it
+        label = re.search(b"-----BEGIN ([A-Z0-9 ]{1,40})-----", data)
+        raise KeyFileError(path, label[1].decode() if label else "nothing of that kind", expected) from None
 
 
 def _named(key: object) -> str:
-    return "nothing of that kind" if key is None else f"a key of type {type(key).__name__.lstrip('_')}"
+    return f"a key of type {type(key).__name__.lstrip('_')}"
 
 
 def key_id(key: Ed25519PublicKey) -> bytes:

@@ -21,7 +21,7 @@ from ckpt.errors import BadSignatureError, NotACheckpointError
 from ckpt.format.digests import text
 from ckpt.format.names import MANIFEST_NAME, signatures_beside
 from ckpt.reading.payload import manifest_in
-from ckpt.signatures.keys import PrivateKey, PublicKey, key_id, private_key_of, public_key_of
+from ckpt.signatures.keys import PrivateKey, PublicKey, key_id, private_key_of, public_key_of, public_keys_of
 from ckpt.signatures.statements import (
     MAX_LINE_BYTES,
     MAX_SIGNATURES,
@@ -129,7 +129,7 @@ def sign(
     line: str = "",
     not_after: datetime | None = None,
     now: Callable[[], datetime] = utc_now,
-    replaces: Collection[PublicKey] = (),
+    replaces: Collection[PublicKey] | PublicKey = (),
 ) -> Statement:
     """Add a signature to a checkpoint or delta; nothing else of it changes.
 
@@ -160,7 +160,7 @@ def sign(
     return reading(path, add, expected=MANIFEST_NAME)
 
 
-def unsign(path: Path | str, keys: Collection[PublicKey]) -> int:
+def unsign(path: Path | str, keys: Collection[PublicKey] | PublicKey) -> int:
     """Take the signatures of some keys from a checkpoint or delta.
 
     This revokes nothing: whoever has kept a copy of them can put them back. Stop trusting the key for that.
@@ -177,8 +177,8 @@ def unsign(path: Path | str, keys: Collection[PublicKey]) -> int:
     return reading(path, remove, expected=MANIFEST_NAME)
 
 
-def _ids(keys: Collection[PublicKey]) -> set[bytes]:
-    return {key_id(public_key_of(key)) for key in keys}
+def _ids(keys: Collection[PublicKey] | PublicKey) -> set[bytes]:
+    return set(map(key_id, public_keys_of(keys)))
 
 
 def _subject(folder: Folder) -> tuple[StatementKind, str]:

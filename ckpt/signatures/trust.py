@@ -26,7 +26,7 @@ from ckpt.errors import (
     WrongSubjectError,
 )
 from ckpt.format.digests import text
-from ckpt.signatures.keys import PublicKey, key_id, public_key_of
+from ckpt.signatures.keys import PublicKey, key_id, public_keys_of
 from ckpt.signatures.statements import (
     Signed,
     Statement,
@@ -76,8 +76,7 @@ class Trust:
     seen: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        single = isinstance(self.keys, str | Path | Ed25519PublicKey)
-        keys = tuple(map(public_key_of, (self.keys,) if single else self.keys))  # type: ignore[arg-type]
+        keys = public_keys_of(self.keys)
         if not keys:
             raise ValueError(
                 "trust names no key; expected at least one public key, or trust=None to check no signature"
@@ -88,7 +87,7 @@ class Trust:
 
     def by_id(self) -> dict[bytes, Ed25519PublicKey]:
         """Key id → key."""
-        return {key_id(key): key for key in map(public_key_of, self.keys)}
+        return {key_id(key): key for key in public_keys_of(self.keys)}
 
 
 Trusted = Trust | Collection[PublicKey] | PublicKey

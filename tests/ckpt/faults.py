@@ -146,6 +146,7 @@ ACTIONS = {
         begin=_damaged,
         act=lambda folder: ckpt.repair(folder / "c", given(folder) / "old").raise_on_fault(),
     ),
+    "keygen": Action(before="nothing", after="keys", begin=_nothing, act=lambda folder: ckpt.keygen(folder / "c.pem")),
     "read": Action(before="signed", after="signed", begin=_signed, act=_read),
     "adopt": Action(
         before="not adopted", after="adopted", begin=_plain, act=lambda folder: ckpt.adopt(folder / "c.safetensors")
@@ -163,6 +164,8 @@ def state_of(folder: Path) -> str:
     if (folder / "c.safetensors").exists():
         adopted = (folder / "c.safetensors.manifest.pb").exists()
         return "not adopted" if not adopted else "adopted" if ckpt.verify(folder / "c.safetensors").ok else "broken"
+    if keys := [file for file in (folder / "c.pem", folder / "c.pub.pem") if file.exists()]:
+        return "keys" if len(keys) == 2 and all(file.stat().st_size for file in keys) else "broken"
     if not (folder / "c").exists():
         return "nothing"
     report = ckpt.verify(folder / "c")

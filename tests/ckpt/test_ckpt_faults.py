@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is miss
 
 @pytest.fixture(scope="module")
 def met(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
-    return outcomes(tmp_path_factory.mktemp("faults"), "save", "overwrite", "read", faults="first")
+    return outcomes(tmp_path_factory.mktemp("faults"), "save", "overwrite", "read", "keygen", faults="first")
 
 
 def untrue(met: Sequence[Outcome]) -> list[Outcome]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from safetensors.torch import save_file
 
 import ckpt
+from ckpt.format.digests import text
 from ckpt.signatures.statements import MAX_SIGNATURES
 from tests.ckpt.signers import FOREIGN, NEW, NOON, OLD, later, name_of, noon, signatures_of, trusting
 
@@ -64,6 +66,45 @@ def test_a_passphrase_keeps_the_key(folder: Path, tmp_path: Path) -> None:
     assert not (folder / "signatures.pb").exists()
     ckpt.sign(folder, keys.private, passphrase=b"correct horse")
     assert ckpt.load(folder, trust=keys.public)["n"] == 3
+
+
+@pytest.mark.parametrize("passphrase", [b"", "correct horse"])
+def test_a_passphrase_is_bytes_and_some(passphrase: Any, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the passphrase is empty, or no bytes"):
+        ckpt.keygen(tmp_path / "k.pem", passphrase=passphrase)
+    with pytest.raises(ValueError, match="the passphrase is empty, or no bytes"):
+        ckpt.sign(folder, ckpt.keygen(tmp_path / "plain.pem").private, passphrase=passphrase)
+
+    assert not (tmp_path / "k.pem").exists()
+
+
+def test_a_private_key_is_not_named_as_a_public_one(tmp_path: Path) -> None:
+    with pytest.raises(ckpt.DestinationError, match="named as public keys are"):
+        ckpt.keygen(tmp_path / "k.pub.pem")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keys_that_were_mixed_up_are_told_by_their_kind(folder: Path, tmp_path: Path) -> None:
+    plain, locked = ckpt.keygen(tmp_path / "plain.pem"), ckpt.keygen(tmp_path / "locked.pem", passphrase=b"secret")
+
+    with pytest.raises(ckpt.KeyFileError, match="found PUBLIC KEY, expected an Ed25519 private key"):
+        ckpt.sign(folder, plain.public)
+    with pytest.raises(ckpt.KeyFileError, match="found PRIVATE KEY, expected an Ed25519 public key"):
+        ckpt.verify(folder, trust=plain.private)
+    with pytest.raises(ckpt.KeyFileError, match=r"found ENCRYPTED PRIVATE KEY, expected .* with its passphrase"):
+        ckpt.sign(folder, locked.private)
+    with pytest.raises(ckpt.KeyFileError, match=r"found PRIVATE KEY, expected .* and none where it is not"):
+        ckpt.sign(folder, plain.private, passphrase=b"secret")
+
+
+def test_one_key_alone_stands_for_a_list_of_one(folder: Path, tmp_path: Path) -> None:
+    old, new = ckpt.keygen(tmp_path / "old.pem"), ckpt.keygen(tmp_path / "new.pem")
+    ckpt.sign(folder, old.private)
+
+    ckpt.sign(folder, new.private, replaces=old.public)
+    assert [text(signed.key_id) for signed in signatures_of(folder).own] == [new.key_id]
+    assert ckpt.unsign(folder, new.public) == 1
 
 
 def test_what_is_no_ed25519_key_is_said(folder: Path, tmp_path: Path) -> None:
@@ -327,6 +368,7 @@ def test_a_signer_does_not_get_into_the_way_of_a_writer(tmp_path: Path) -> None:
 _KILLED = """
 import json, os, signal, sys, torch, ckpt
 from pathlib import Path
+from typing import Any
 action, work = sys.argv[1], Path(sys.argv[2])
 torch.set_num_threads(1)
 path, key, public = work / "c", work / "k.pem", work / "k.pub.pem"
