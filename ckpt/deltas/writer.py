@@ -67,7 +67,7 @@ def diff(
         with durable(folder / patch_name(0)) as file:
             writer = _FrameWriter(file)
             storages = _storages(old, new, writer, progress)
-            attachments = [_attachment(old, new, index, writer) for index in range(len(new.attachments))]
+            attachments = _attachments(old, new, writer)
             size = file.tell()
         if size == 0:
             (folder / patch_name(0)).unlink()
@@ -286,15 +286,25 @@ def _changed_bytes(base: memoryview, target: memoryview) -> int:
     return int(np.count_nonzero(np.frombuffer(base, np.uint8) != np.frombuffer(target, np.uint8)))
 
 
-def _attachment(old: Payload, new: Payload, index: int, writer: _FrameWriter) -> Operation:
+def _attachments(old: Payload, new: Payload, writer: _FrameWriter) -> list[Operation]:
+    """From which attachment of the base each one of the target comes: one with its content, else with its path."""
+    base = old.manifest.attachments
+    by_path = {item.path: number for number, item in enumerate(base)}
+    by_content = {item.chunks: number for number, item in reversed(list(enumerate(base)))}
+    return [
+        _attachment(old, new, index, by_content.get(item.chunks), by_path.get(item.path), writer)
+        for index, item in enumerate(new.manifest.attachments)
+    ]
+
+
+def _attachment(
+    old: Payload, new: Payload, index: int, same: int | None, named: int | None, writer: _FrameWriter
+) -> Operation:
     item, after = new.manifest.attachments[index], new.attachments[index]
-    known = old.manifest.attachments
-    same = next((number for number, other in enumerate(known) if other.chunks == item.chunks), None)
     if same is not None:
         return Operation(action=Action.COPY, base=same)
     _prove_attachment(new, index)
-    named = next((number for number, other in enumerate(known) if other.path == item.path), None)
-    if named is not None and _suits_bsdiff(known[named].chunks, item.chunks):
+    if named is not None and _suits_bsdiff(old.manifest.attachments[named].chunks, item.chunks):
         _prove_attachment(old, named)
         run = _Run(base=old.attachments[named], target=after, offset=0, base_offset=0, width=1)
         return Operation(action=Action.PATCH, base=named, frames=(writer.write(run, ["bsdiff"]),))

@@ -163,7 +163,9 @@ def agreed(holdings: Sequence[Holding]) -> Agreement:
 
 def _add_groups(found: _Tensors, holdings: Sequence[Holding]) -> None:
     seen: dict[str, tuple[int, Group]] = {}
+    equal: dict[Group, Group] = {}
     for rank, group in ((rank, group) for rank, holding in enumerate(holdings) for group in holding.groups):
+        group = equal.setdefault(group, group)  # the same object, so that records of one are not compared with all
         for record in group.records:
             other, known = seen.setdefault(record.name, (rank, group))
             if known != group:

@@ -170,17 +170,12 @@ class Writer(storage.StorageWriter):
             _Task(number=number, shard=shard, keys=tuple(agreement.keys[index] for index in shard.storages))
             for number, shard in enumerate(shards)
         ]
+        of_rank: list[list[_Task]] = [[] for _ in plans]
+        for task in tasks:
+            of_rank[task.shard.writer].append(task)
         self._agreement = agreement
         self._folder = self._open.enter_context(staged(self._path, overwrite=self._overwrite, owns=foreign))
-        return [
-            planner.SavePlan(
-                [],
-                storage_data=_Tasks(
-                    folder=self._folder, files=tuple(task for task in tasks if task.shard.writer == rank)
-                ),
-            )
-            for rank in range(len(plans))
-        ]
+        return [planner.SavePlan([], storage_data=_Tasks(folder=self._folder, files=tuple(own))) for own in of_rank]
 
     def write_data(self, plan: planner.SavePlan, planner: planner.SavePlanner) -> Future[list[storage.WriteResult]]:
         assert isinstance(planner, SavePlanner), "its plan was refused otherwise"

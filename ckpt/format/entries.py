@@ -1,7 +1,8 @@
 """Which tensors stand for a storage in the header of a safetensors file."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ckpt.format.dtypes import BY_NAME
 from ckpt.format.records import TensorRecord, is_permuted
@@ -17,17 +18,37 @@ def named(users: Sequence[TensorRecord], size: int) -> tuple[TensorRecord, ...]:
     able = [tensor for tensor in users if _is_able(tensor, len(users))]
     if len(able) == 1:
         return tuple(able) if able[0].size_bytes == size else ()
-    taken: list[TensorRecord] = []
-    starts: list[int] = []
-    for tensor in able:
-        place = bisect_left(starts, tensor.offset)
-        after_one = place == 0 or starts[place - 1] + taken[place - 1].size_bytes <= tensor.offset
-        if after_one and (place == len(starts) or tensor.offset + tensor.size_bytes <= starts[place]):
-            starts.insert(place, tensor.offset)
-            taken.insert(place, tensor)
+    taken = _disjoint(able)
     if taken and sum(tensor.size_bytes for tensor in taken) == size:
         return tuple(taken)
     return tuple(tensor for tensor in able if tensor.size_bytes == size)[:1]
+
+
+def _disjoint(tensors: Sequence[TensorRecord]) -> list[TensorRecord]:
+    """Those that overlap none taken before them, by offset; none is empty.
+
+    A million views are a million questions: how far do those taken reach that begin before this one ends? A binary
+    indexed tree over the sorted offsets holds the furthest ends.
+    """
+    ordered = sorted(tensors, key=lambda tensor: tensor.offset)
+    if all(one.offset + one.size_bytes <= other.offset for one, other in pairwise(ordered)):
+        return ordered
+    offsets = sorted({tensor.offset for tensor in tensors})
+    furthest = [0] * (len(offsets) + 1)
+    taken = []
+    for tensor in tensors:
+        end = tensor.offset + tensor.size_bytes
+        reached, place = 0, bisect_left(offsets, end)
+        while place:
+            reached = max(reached, furthest[place])
+            place &= place - 1
+        if reached <= tensor.offset:
+            taken.append(tensor)
+            place = bisect_right(offsets, tensor.offset)
+            while place < len(furthest):
+                furthest[place] = max(furthest[place], end)
+                place += place & -place
+    return sorted(taken, key=lambda tensor: tensor.offset)
 
 
 def _is_able(tensor: TensorRecord, users: int) -> bool:

@@ -55,10 +55,12 @@ def plan(
     users = users_of(views, len(sizes))
     entries = [named(users[index], size) for index, size in enumerate(sizes)]
     own = writers if writers is not None else [0] * len(sizes)
+    members: dict[tuple[str, int], list[int]] = {}
+    for index, kept in enumerate(entries):
+        members.setdefault((kind_of(kept), own[index]), []).append(index)
     shards = []
     for kind, writer in itertools.product((WEIGHTS, EXTRA), sorted(set(own))):
-        members = [index for index, kept in enumerate(entries) if kind_of(kept) == kind and own[index] == writer]
-        for group in _divide(members, sizes, users, shard_bytes):
+        for group in _divide(members.get((kind, writer), ()), sizes, users, shard_bytes):
             order = tuple(sorted(group, key=lambda index: place_order(index, sizes[index])))
             header = header_bytes(kind, order, sizes, users, entries)
             offsets = _offsets(order, sizes, len(header))

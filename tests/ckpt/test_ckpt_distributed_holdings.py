@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import ckpt
 from ckpt.distributed.holdings import Cut, Holding, agreed, holding_of
 from ckpt.distributed.trees import united
 from ckpt.format.boxes import Box, whole
+from ckpt.format.records import TensorRecord
 from ckpt.format.state import Kind, Node, flatten, unflatten
 from tests.ckpt.pieces import along, rows
 
@@ -50,6 +52,26 @@ def test_pieces_are_in_canonical_order_whoever_holds_them() -> None:
         (1, (0, 2), 1),
     ]
     assert made.writers == (0, 1, 1, 0)
+
+
+def test_many_views_of_one_memory_are_compared_once_with_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed's layout: not each of them with all."""
+    flat = torch.zeros(300)
+    states = [deepcopy(plain({f"v{n}": flat[n : n + 1] for n in range(300)})) for _ in range(3)]
+    compared = 0
+    equal = TensorRecord.__eq__
+
+    def count(one: TensorRecord, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(one, other)
+
+    monkeypatch.setattr(TensorRecord, "__eq__", count)
+
+    made = agreed(states)
+
+    assert len(made.records) == 300
+    assert compared <= 2 * 300
 
 
 def test_replicas_are_shared_out_by_size() -> None:

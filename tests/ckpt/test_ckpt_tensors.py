@@ -1,8 +1,9 @@
 """Tensors of odd kinds and layouts: kept bit for bit, or refused with the remedy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -170,6 +171,37 @@ def test_many_views_of_one_storage_are_named_once_each() -> None:
 
     assert [view.name for view in kept] == [f"v{index}" for index in range(0, 20_000, 2)]
     assert all(first.offset + 16 == second.offset for first, second in pairwise(kept))
+
+
+def view(index: int, start: int, size: int) -> TensorRecord:
+    return TensorRecord(name=f"v{index}", dtype="uint8", shape=(size,), strides=(1,), offset=start, storage=0)
+
+
+def disjoint_by_definition(views: Sequence[TensorRecord]) -> list[TensorRecord]:
+    """Each one against all that were taken before it."""
+    taken: list[TensorRecord] = []
+    for new in views:
+        new_end = new.offset + new.size_bytes
+        if all(new_end <= old.offset or old.offset + old.size_bytes <= new.offset for old in taken):
+            taken.append(new)
+    return sorted(taken, key=lambda record: record.offset)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1), st.randoms())
+def test_of_overlapping_views_those_are_named_that_were_there_first(
+    spans: list[tuple[int, int]], random: Random
+) -> None:
+    """Beside views drawn at will, some that tile the storage, in any order: they alone may be named in its place."""
+    size = max(start + length for start, length in spans)
+    spans += [(start, min(3, size - start)) for start in range(0, size, 3)]
+    random.shuffle(spans)
+    views = [view(index, *span) for index, span in enumerate(spans)]
+
+    kept = named(views, size)
+
+    taken = disjoint_by_definition(views)
+    alone = next(((record,) for record in views if record.size_bytes == size), ())
+    assert kept == (tuple(taken) if sum(record.size_bytes for record in taken) == size else alone)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
