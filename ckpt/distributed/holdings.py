@@ -16,7 +16,7 @@ from ckpt.distributed.trees import united
 from ckpt.errors import UnsupportedStateError
 from ckpt.format.boxes import Box, whole
 from ckpt.format.dtypes import BY_NAME
-from ckpt.format.piece_rules import MAX_PIECES, untiled
+from ckpt.format.piece_rules import too_fine, untiled
 from ckpt.format.records import PieceRecord, TensorRecord, contiguous_strides
 from ckpt.format.state import TENSORS, Node
 from ckpt.saving.memory import Source, collect, row_major
@@ -196,15 +196,13 @@ def _add_cuts(found: _Tensors, holdings: Sequence[Holding]) -> None:
 
 
 def _check_boxes(name: str, cut: Cut, boxes: Sequence[Box], holders: Mapping[str, Mapping[Box, object]]) -> None:
-    fault = untiled(cut.shape, boxes)
-    if fault is None and len(boxes) > MAX_PIECES:
-        fault = f"{len(boxes)} pieces, of which at most {MAX_PIECES} are stored"
+    fault, remedy = too_fine(cut.shape, boxes), "redistribute it to coarser shards, for example in part to Replicate()"
+    if fault is None:
+        fault, remedy = untiled(cut.shape, boxes), "save with all processes that hold a shard, each its own"
     if fault is None and holders[name].keys() != holders[cut.tied].keys():
         fault = f"other boxes than '{cut.tied}', which lies in the same memory"
     if fault is not None:
-        raise UnsupportedStateError(
-            name, f"a tensor whose shards have {fault}", "save with all processes that hold a shard, each its own"
-        )
+        raise UnsupportedStateError(name, f"a tensor whose shards have {fault}", remedy)
 
 
 def _record(cut: Cut) -> TensorRecord:

@@ -14,7 +14,7 @@ from ckpt.format.boxes import Box, whole
 from ckpt.format.manifest import Manifest
 from ckpt.format.records import PieceRecord, TensorRecord, contiguous_strides
 
-MAX_PIECES = 1 << 14  # of one tensor: more writers than any run has had
+MAX_PIECES = 1 << 14  # of one tensor: more writers than any run has had; what is read is laid beside each of them
 MAX_CUT_AXES = 4  # a box has 2 to the power of these corners to be counted; meshes have two or three
 
 
@@ -83,15 +83,28 @@ def untiled(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
     for box in boxes:
         if len(box.sizes) != len(shape) or outer.meet(box) != box:
             return f"a box at {box.offsets} of sizes {box.sizes}, empty or not inside {tuple(shape)}"
-    cut = [axis for axis, size in enumerate(shape) if any(box.sizes[axis] != size for box in boxes)]
-    if len(cut) > MAX_CUT_AXES:
-        return f"cuts along {len(cut)} axes, of which at most {MAX_CUT_AXES} are read"
+    fault = too_fine(shape, boxes)
+    if fault is not None:
+        return fault
+    cut = _cut_axes(shape, boxes)
     corners: dict[tuple[int, ...], int] = {}
     for box, sign in ((outer, -1), *((box, 1) for box in boxes)):
         _count_corners(corners, [(box.offsets[axis], box.ends[axis]) for axis in cut], sign)
     if corners:
         return f"a gap or an overlap at element {_first(corners, cut, len(shape))}"
     return None
+
+
+def too_fine(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
+    """What boxes are too many of, even if they tile the tensor; None when they are not."""
+    if len(boxes) > MAX_PIECES:
+        return f"{len(boxes)} pieces, of which a tensor has at most {MAX_PIECES}"
+    axes = len(_cut_axes(shape, boxes))
+    return f"cuts along {axes} axes, of which at most {MAX_CUT_AXES} are read" if axes > MAX_CUT_AXES else None
+
+
+def _cut_axes(shape: Sequence[int], boxes: Sequence[Box]) -> list[int]:
+    return [axis for axis, size in enumerate(shape) if any(box.sizes[axis : axis + 1] != (size,) for box in boxes)]
 
 
 def _count_corners(corners: dict[tuple[int, ...], int], sides: Sequence[tuple[int, int]], sign: int) -> None:

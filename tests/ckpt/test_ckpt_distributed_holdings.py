@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import ckpt
 from ckpt.distributed.holdings import Cut, Holding, agreed, holding_of
 from ckpt.distributed.trees import united
 from ckpt.format.boxes import Box, whole
+from ckpt.format.piece_rules import MAX_PIECES
 from ckpt.format.records import TensorRecord
 from ckpt.format.state import Kind, Node, flatten, unflatten
 from tests.ckpt.pieces import along, rows
@@ -101,6 +103,20 @@ def test_shards_that_do_not_make_a_tensor_are_refused(holdings: list[dict[str, S
         agreed([holding(boxes) for boxes in holdings])
 
     assert caught.value.path == "w"
+
+
+@pytest.mark.parametrize(
+    ("shape", "boxes", "reason"),
+    [
+        ((MAX_PIECES + 1,), rows((MAX_PIECES + 1,), *range(1, MAX_PIECES + 1)), "16385 pieces, .* at most 16384"),
+        ((2,) * 5, [Box(at, (1,) * 5) for at in product((0, 1), repeat=5)], "cuts along 5 axes, .* at most 4"),
+    ],
+)
+def test_shards_that_are_too_fine_are_refused_with_the_remedy(
+    shape: tuple[int, ...], boxes: list[Box], reason: str
+) -> None:
+    with pytest.raises(ckpt.UnsupportedStateError, match=f"{reason}.*; redistribute it to coarser shards"):
+        agreed([holding({"w": boxes}, shape=shape)])
 
 
 def test_processes_that_differ_about_a_tensor_are_refused() -> None:
