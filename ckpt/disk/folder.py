@@ -70,6 +70,8 @@ class Folder:
             file = open_regular(name, self.descriptor, self.place)
         except FileNotFoundError:
             remedy = f"'python -m ckpt adopt {self.path}' writes it." if self.alone else "Check the path."
+            if self.alone and os.access(MANIFEST_NAME, os.F_OK, dir_fd=self.descriptor):
+                remedy = f"It is a file of the checkpoint '{self.place}'; name that."
             raise NotACheckpointError(self.path, self._kind(), expected=name, remedy=remedy) from None
         except IrregularFileError as error:
             raise self._no_file(name, error) from None
@@ -195,7 +197,10 @@ def _open(path: Path, expected: str) -> Folder:
         manifest = path.with_name(manifest_beside(path.name))
         adopted = path.suffix == ADOPTED_SUFFIX and (path.is_file() or manifest.is_file())
         if expected != MANIFEST_NAME or not adopted:
-            raise NotACheckpointError(path, "a file" if path.exists() else "nothing", expected=expected) from None
+            if not path.exists():
+                raise NotACheckpointError(path, "nothing", expected=expected) from None
+            remedy = "Check the path; 'python -m ckpt convert' makes a checkpoint of a .pt or .npz file."
+            raise NotACheckpointError(path, "a file", expected=expected, remedy=remedy) from None
     file = Path(os.path.realpath(path))
     return Folder(file, os.open(file.parent, _FOLDER), alone=file.name)
 

@@ -27,7 +27,7 @@ from ckpt.format.records import views_of
 from ckpt.format.shards import SHARD_BYTES, Shard, plan
 from ckpt.format.state import flatten
 from ckpt.saving.memory import Source
-from ckpt.saving.writer import PRODUCER, complete, file_blocks, foreign, write_attachments, write_shard
+from ckpt.saving.writer import PRODUCER, complete, file_blocks, foreign, metadata_of, write_attachments, write_shard
 from ckpt.signatures.keys import PrivateKey
 from ckpt.signatures.signing import Signer, as_signer
 from ckpt.signatures.statements import StatementKind
@@ -129,7 +129,7 @@ class Writer(storage.StorageWriter):
         if shard_bytes <= 0:
             raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
         self._path = Path(path)
-        self._metadata, self._attachments = dict(metadata or {}), dict(attachments or {})
+        self._metadata, self._attachments = metadata_of(metadata), dict(attachments or {})
         self._shard_bytes, self._overwrite = shard_bytes, overwrite
         self._signer = None if sign is None else as_signer(sign)
         self._agreement: Agreement | None = None

@@ -81,7 +81,7 @@ def _check_attachment_path(path: str) -> None:
     pure = PurePosixPath(path)
     parts = pure.parts
     plain = path == str(pure) and not pure.is_absolute() and ".." not in parts and parts and "\0" not in path
-    if not plain or "\\" in path or len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+    if not plain or re.search("[\\\\\ud800-\udfff]", path) or len(path.encode()) > MAX_NAME_BYTES:
         raise FormatError(f"attachment '{path[:80]}'", "a path of that form", "a relative, normalised POSIX path")
     if parts[0] in _RESERVED_NAMES or parts[0].startswith(_RESERVED_PREFIXES):
         raise FormatError(f"attachment '{path[:80]}'", "a name that the format uses itself", "another name")

@@ -123,12 +123,11 @@ def _flatten_mapping(
 ) -> None:
     nodes.append(Node(kind=kind, count=len(value)))
     for key, item in value.items():
-        node = _scalar(key, (*path, repr(key)))
-        if node.kind not in KEYS:
-            raise UnsupportedStateError(
-                tensor_name((*path, repr(key))), f"under a key of type {type(key).__name__}", "use a string or a number"
-            )
-        nodes.append(node)
+        here = (*path, repr(key))
+        if _SCALARS.get(type(key)) not in KEYS:
+            found = f"under a key that is a {type(key).__qualname__}"
+            raise UnsupportedStateError(tensor_name(here), found, "use a string or a number")
+        nodes.append(_scalar(key, here))
         _flatten(item, (*path, str(key)), nodes, tensors)
     if kind is Kind.ORDERED_DICT:
         _flatten(getattr(value, "_metadata", None), (*path, "_metadata"), nodes, tensors)
@@ -166,6 +165,8 @@ def _scalar(value: object, path: tuple[str, ...]) -> Node:
         raise UnsupportedStateError(
             tensor_name(path), f"a {type(value).__qualname__}", "store its state_dict() or plain values instead"
         )
+    if kind is Kind.DTYPE and name_of(value) is None:  # type: ignore[arg-type]
+        raise UnsupportedStateError(tensor_name(path), f"the dtype {value}", "store its name as a string")
     try:
         return Node(kind=kind, data=encode_scalar(kind, value))
     except UnicodeEncodeError:
@@ -190,10 +191,7 @@ def encode_scalar(kind: Kind, value: Any) -> bytes:
         case Kind.BYTES:
             return bytes(value)
         case Kind.DTYPE:
-            name = name_of(value)
-            if name is None:
-                raise UnsupportedStateError("", f"the dtype {value}", "store its name as a string")
-            return name.encode()
+            return str(name_of(value)).encode()
         case _:
             return str(value).encode("utf-8")
 

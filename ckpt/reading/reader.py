@@ -63,7 +63,7 @@ def load(
         NotACheckpointError, FormatError, IntegrityError, SignatureError: see :mod:`ckpt.errors`; nothing is returned
             then.
         KeyError: one of ``keys`` is not there.
-        ValueError: an unknown level, or a weaker one than ``trust`` allows.
+        ValueError: an unknown level, or a weaker one than ``trust`` allows; ``keys`` is text.
     """
     trusted = as_trust(trust)
     default = "crc32" if trusted is None else "sha256"
@@ -214,6 +214,10 @@ class Checkpoint:
         Args:
             name: A tensor with at least one dimension.
             index: Into its first dimension.
+
+        Raises:
+            KeyError: no tensor of that name.
+            IndexError: it has no such row.
         """
         record = self._record(name)
         return self._open_tensors().rows(record, index)
@@ -271,6 +275,8 @@ class Checkpoint:
             raise KeyError(f"'{self.path}' has no tensor '{name}'; keys() lists those it has") from None
 
     def _load(self, level: Verify, device: torch.device, keys: Collection[str] | None) -> Any:
+        if isinstance(keys, str):
+            raise ValueError(f"keys is the text '{keys}'; expected names in a list, such as ['{keys}']")
         wanted = self.keys() if keys is None else list(keys)
         records = [self._record(name) for name in wanted]
         storages = sorted({storage for name in wanted for storage in self.manifest.storages_of(name)})

@@ -46,8 +46,8 @@ def inspect(path: Path | str) -> Summary:
     """
 
     def look(folder: Folder) -> Summary:
-        signed = signatures_in(folder, StatementKind.CHECKPOINT).own
-        return _summarize(folder.path, manifest_in(folder), signed)
+        manifest = manifest_in(folder)
+        return _summarize(folder.path, manifest, signatures_in(folder, StatementKind.CHECKPOINT).own)
 
     return reading(path, look, expected=MANIFEST_NAME)
 

@@ -4,6 +4,7 @@ A tensor that lies in pieces has no memory of its own in the files: it is put to
 of it are copied from the pieces they meet. Chunks are proved before they are used, each once, where that was asked for.
 """
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -52,7 +53,12 @@ class Tensors:
 
     def rows(self, record: TensorRecord, index: int | slice) -> Tensor:
         """Rows of one tensor, as indexing its first dimension gives them."""
-        rows = range(record.shape[0])[index]
+        if not isinstance(index, slice):
+            index = operator.index(index)  # of NumPy's and torch's integers, too
+        try:
+            rows = range(record.shape[0])[index]
+        except IndexError:
+            raise IndexError(f"'{record.name}' has the shape {record.shape}; expected an index of a row") from None
         touched = rows if isinstance(rows, range) else range(rows, rows + 1)
         if record.name in self._payload.manifest.pieces_of:
             return self._rows_of_pieces(record, touched)[

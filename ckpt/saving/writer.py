@@ -18,7 +18,7 @@ import torch
 from ckpt.collector import without_collection
 from ckpt.disk.commit import make_folder, staged, write_file
 from ckpt.disk.hashing import Hasher, Progress
-from ckpt.errors import CheckpointError, CorruptFileError, DestinationError
+from ckpt.errors import CheckpointError, CorruptFileError, DestinationError, FormatError, UnsupportedStateError
 from ckpt.format.digests import Chunks, sha256
 from ckpt.format.manifest import Attachment, FileRecord, Manifest, Placement
 from ckpt.format.names import INDEX_NAME, MANIFEST_NAME, WEIGHTS, check_attachment_paths
@@ -68,7 +68,7 @@ def save(
 
     Raises:
         UnsupportedStateError: a value cannot be stored faithfully.
-        DestinationError: ``path`` exists and may not be replaced.
+        DestinationError: ``path`` exists and may not be replaced; an attachment may not stand at its path.
         BadSignatureError: a signer's answer is no signature; nothing was written then.
 
     Example:
@@ -134,7 +134,11 @@ def prepare(
     """What :func:`save` does before it writes; its arguments and errors."""
     if shard_bytes <= 0:
         raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
-    check_attachment_paths(attachments or {})
+    text = metadata_of(metadata)
+    try:
+        check_attachment_paths(attachments or {})
+    except FormatError as error:
+        raise DestinationError(f"{error.where}: found {error.found}, expected {error.expected}", path=path) from None
     with without_collection():
         nodes, tensors = flatten(state)
         records, sources = memory.collect(tensors)
@@ -143,13 +147,29 @@ def prepare(
         records=records,
         sources=sources,
         state=nodes,
-        metadata=dict(metadata or {}),
+        metadata=text,
         attachments={name: file_blocks(Path(source)) for name, source in (attachments or {}).items()},
         shard_bytes=shard_bytes,
         signer=None if sign is None else as_signer(sign),
         overwrite=overwrite,
         progress=progress,
     )
+
+
+def metadata_of(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Metadata of a caller.
+
+    Raises:
+        UnsupportedStateError: something in it is no text.
+    """
+    for key, value in (metadata or {}).items():
+        for part in (key, value):
+            try:
+                str.encode(part)
+            except (TypeError, UnicodeEncodeError):  # no text, or a lone surrogate in it
+                remedy = "metadata is text by key, so store str() of it"
+                raise UnsupportedStateError(f"metadata/{key}", repr(part), remedy) from None
+    return dict(metadata or {})
 
 
 def write(

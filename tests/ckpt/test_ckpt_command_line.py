@@ -47,6 +47,29 @@ def test_a_delta_is_called_one_where_a_checkpoint_is_expected_and_the_other_way(
     assert "not a delta: expected a folder with delta.pb, found a checkpoint" in capsys.readouterr().err
 
 
+def test_a_signed_delta_is_called_one_too(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = ckpt.keygen(pair / "k.pem").private
+    ckpt.sign(pair / "new", key)
+    ckpt.diff(pair / "old", pair / "new", pair / "d", sign=key)
+
+    assert main(["inspect", str(pair / "d")]) == 1
+
+    assert "found a delta; 'ckpt apply' makes a checkpoint of it" in capsys.readouterr().err
+
+
+def test_a_file_where_a_folder_is_expected_is_told_what_to_do(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pair / "old.pt").write_bytes(b"")
+    (weights,) = (pair / "new").glob("weights-*")
+
+    assert main(["inspect", str(pair / "old.pt")]) == main(["verify", str(weights)]) == 1
+
+    converted, named = capsys.readouterr().err.splitlines()
+    assert converted.endswith(
+        "found a file. Check the path; 'python -m ckpt convert' makes a checkpoint of a .pt or .npz file."
+    )
+    assert named.endswith(f"It is a file of the checkpoint '{pair / 'new'}'; name that.")
+
+
 def test_a_folder_that_is_there_is_not_overwritten_and_the_way_out_exists(
     pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import math
 import struct
 from collections import Counter, OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from hypothesis import HealthCheck, given, reject, settings
 from safetensors.torch import load_file
 
 import ckpt
+import ckpt.distributed
 from tests.ckpt.equality import same
+from tests.ckpt.pieces import along, save_in_pieces
 from tests.ckpt.strategies import states
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
@@ -178,6 +181,45 @@ def test_tensors_and_slices_are_read_alone(tmp_path: Path) -> None:
         assert checkpoint.keys() == ["a", "b"]
         with pytest.raises(KeyError, match="no tensor 'c'"):
             checkpoint["c"]
+    with pytest.raises(ValueError, match=r"keys is the text 'b'; expected names in a list, such as \['b'\]"):
+        ckpt.load(tmp_path / "c", keys="b")
+
+
+def test_a_row_is_asked_for_by_any_integer_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    save_in_pieces({"w": torch.arange(6.0).reshape(3, 2)}, tmp_path / "pieces", {"w": along((3, 2), 0, 1)})
+    ckpt.save({"w": torch.arange(6.0).reshape(3, 2), "scalar": torch.tensor(1)}, tmp_path / "whole")
+
+    with ckpt.open(tmp_path / "pieces") as pieces, ckpt.open(tmp_path / "whole") as whole:
+        for checkpoint in (pieces, whole):
+            for index in (np.int64(1), torch.tensor(1), 1):
+                assert checkpoint.slice("w", index).tolist() == [2.0, 3.0]
+            for missing in (3, -4):
+                with pytest.raises(IndexError, match=r"'w' has the shape \(3, 2\); expected an index of a row"):
+                    checkpoint.slice("w", missing)
+        with pytest.raises(IndexError, match="'scalar' has the shape"):
+            whole.slice("scalar", 0)
+
+
+@pytest.mark.parametrize("metadata", [{"step": 10}, {10: "step"}, {"step": "\ud800"}, {"step": None}])
+def test_metadata_that_is_no_text_is_named(metadata: Any, tmp_path: Path) -> None:
+    with pytest.raises(ckpt.UnsupportedStateError, match=r"'metadata/(step|10)' is .*; metadata is text by key"):
+        ckpt.save({}, tmp_path / "c", metadata=metadata)
+    with pytest.raises(ckpt.UnsupportedStateError, match="metadata is text by key"):
+        ckpt.distributed.Writer(tmp_path / "c", metadata=metadata)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["../a", "/a", "a\\b", "\ud800", "manifest.pb", ""])
+def test_an_attachment_that_may_not_stand_there_is_a_fault_of_the_call(path: str, tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("")
+
+    with pytest.raises(
+        ckpt.DestinationError, match=r"^attachment '.*': found a .*, expected (a relative|another name)"
+    ):
+        ckpt.save({}, tmp_path / "c", attachments={path: tmp_path / "note"})
+
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(
@@ -188,6 +230,9 @@ def test_tensors_and_slices_are_read_alone(tmp_path: Path) -> None:
         ({"x": torch.empty(2, device="meta")}, "a meta tensor"),
         ({"x": np.array(["text"])}, "an array of dtype <U4"),
         ({("a", 1): 2}, "a tuple"),
+        ({"x": {np.int64(3): 2}}, r"'x/np.int64\(3\)' is under a key that is a int64"),
+        ({torch.float32: 2}, "under a key that is a dtype"),
+        ({"x": [torch.quint8]}, "'x/0' is the dtype torch.quint8"),
         ({0: torch.zeros(1), "0": torch.zeros(1)}, "second tensor of that name"),
         ({"x": {1, 2}}, "a set"),
     ],
