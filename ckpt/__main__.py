@@ -64,9 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ckpt {PRODUCER['ckpt']}, format {FORMAT_VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     inspect = _command(commands, "inspect", _inspect, "tell what is in a checkpoint, from its manifest alone")
-    inspect.add_argument("path", type=_path, help="a checkpoint folder")
+    inspect.add_argument("path", type=_path, help="a checkpoint folder, or an adopted file")
     verify = _command(commands, "verify", _verify, "compare every byte with the manifest; list all faults")
-    verify.add_argument("path", type=_path, help="a checkpoint folder")
+    verify.add_argument("path", type=_path, help="a checkpoint folder, or an adopted file")
     verify.add_argument("--level", choices=("sha256", "crc32"), default="sha256", help="default: %(default)s")
     verify.add_argument("--root", help="the root that must be there, sha256:…")
     _add_trust(verify)
@@ -130,7 +130,7 @@ def _add_signing(commands: Any) -> None:
     sign.add_argument("--not-after", type=_moment, help="the end of its time, such as 2027-12-31T12:00 (UTC)")
     sign.add_argument("--replaces", type=_path, action="append", default=[], help="a public key whose signatures go")
     for command in (keygen, sign):
-        command.add_argument("--passphrase-file", type=_path, help="its first line encrypts the private key")
+        command.add_argument("--passphrase-file", type=_path, help="its first line is the private key's passphrase")
     unsign = _command(commands, "unsign", _unsign, "take the signatures of some keys from a checkpoint or delta")
     unsign.add_argument("path", type=_path, help="a checkpoint or delta folder")
     unsign.add_argument("keys", type=_path, nargs="+", help="public keys")
@@ -138,7 +138,7 @@ def _add_signing(commands: Any) -> None:
 
 def _add_trust(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--trust", type=_path, action="append", help="a public key that must have signed it; repeatable"
+        "--trust", type=_path, action="append", help="a public key, one of which must have signed it; repeatable"
     )
     command.add_argument("--line", help="the line that it must be signed for")
 

@@ -65,9 +65,9 @@ def load(source: Path | io.BytesIO, *, mapped: bool = False) -> object:
         with torch.serialization.safe_globals(_numpy_globals()):
             return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
-        named = re.search(r"(?:GLOBAL|[Gg]lobal:?) ([\w.]+)", str(error))
-        found = f"a pickle that asks for '{named[1]}'" if named else "a pickle of more than plain values"
-        raise FormatError(where, found, "tensors, NumPy arrays and plain values") from None
+        named = re.search(r"(?:GLOBAL|[Gg]lobal:?) (?!GLOBAL)([\w.]+)", str(error))
+        found = f"a pickle that asks for '{named[1]}'" if named else "no pickle, or one of more than plain values"
+        raise FormatError(where, found, "tensors, NumPy arrays and plain values, as a state_dict() is") from None
     except _UNREADABLE as error:
         if "allocate memory" in str(error):  # torch's own words for it, and those of the system
             raise MemoryError from None

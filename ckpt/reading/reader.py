@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from ckpt.collector import without_collection
 from ckpt.disk.folder import Folder, reading
@@ -90,7 +91,8 @@ def load_into(
         strict: Refuse missing and unexpected names.
 
     Raises:
-        RuntimeError: names or shapes differ (torch's own message lists them); nothing was copied.
+        RuntimeError: names or shapes differ (torch's own message lists them), or the module is on the meta device;
+            nothing was copied.
     """
     state = load(path, verify=verify, root=root, trust=trust)
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
@@ -98,13 +100,18 @@ def load_into(
             f"'{path}' holds a nested state, expected a flat state dict; load it with ckpt.load and pass the part for "
             "this module to module.load_state_dict"
         )
-    _refuse_other_shapes(module, state, path)
+    _refuse_what_does_not_fit(module, state, path)
     module.load_state_dict(state, strict=strict)
 
 
-def _refuse_other_shapes(module: torch.nn.Module, state: Mapping[str, Tensor], path: Path | str) -> None:
-    """Before torch copies the tensors that do fit."""
-    own = module.state_dict()
+def _refuse_what_does_not_fit(module: torch.nn.Module, state: Mapping[str, Tensor], path: Path | str) -> None:
+    """Before torch copies the tensors that do fit; into those on the meta device it would copy nothing, and warn."""
+    own = {name: value for name, value in module.state_dict().items() if not is_lazy(value)}
+    if empty := [name for name in state if name in own and own[name].is_meta]:
+        raise RuntimeError(
+            f"'{empty[0]}' of the module is on the meta device, which has no memory; nothing was copied. Call "
+            "module.to_empty(device=…) first."
+        )
     wrong = [name for name in state if name in own and own[name].shape != state[name].shape]
     if wrong:
         name = wrong[0]

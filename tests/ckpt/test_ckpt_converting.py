@@ -84,6 +84,18 @@ def test_a_payload_is_refused_and_never_runs(modern: bool, tmp_path: Path) -> No
     assert marker.exists(), "it would have run"
 
 
+def test_what_a_pickle_asks_for_is_named_and_what_is_none_is_said(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 1), tmp_path / "module.pt")
+    (tmp_path / "notes.txt").write_text("import ckpt")
+
+    with pytest.raises(
+        ckpt.FormatError, match=r"asks for 'torch\.nn\.modules\.linear\.Linear', .* as a state_dict\(\) is"
+    ):
+        torch_file.convert(tmp_path / "module.pt", tmp_path / "c", None)
+    with pytest.raises(ckpt.FormatError, match="found no pickle, or one of more than plain values"):
+        torch_file.convert(tmp_path / "notes.txt", tmp_path / "c", None)
+
+
 def test_a_value_that_a_checkpoint_cannot_hold_is_named(tmp_path: Path) -> None:
     torch.save({"model": {"odd": {1, 2}}}, tmp_path / "x.pt")
 

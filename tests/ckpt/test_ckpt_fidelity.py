@@ -69,6 +69,17 @@ def test_a_module_keeps_its_versions_and_its_values(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(twin.state_dict().values(), loaded.values(), strict=True))
 
 
+def test_a_module_without_memory_is_refused_and_one_without_shapes_gets_them(tmp_path: Path) -> None:
+    ckpt.save(torch.nn.Linear(2, 1).state_dict(), tmp_path / "c")
+    lazy = torch.nn.LazyLinear(1)
+
+    with pytest.raises(RuntimeError, match=r"'weight' of the module is on the meta device, .* module\.to_empty"):
+        ckpt.load_into(torch.nn.Linear(2, 1, device="meta"), tmp_path / "c")
+    ckpt.load_into(lazy, tmp_path / "c")
+
+    assert torch.equal(lazy.weight, ckpt.load(tmp_path / "c")["weight"])
+
+
 def test_tensors_that_share_memory_share_it_again_and_cost_it_once(tmp_path: Path) -> None:
     flat = torch.arange(1000.0)
     state = {"a": flat[:500], "b": flat[250:], "tied": flat[:500]}
