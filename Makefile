@@ -60,6 +60,7 @@ bench: $(STAMP)  ## time and memory of each stage of the pipeline
 
 soak: $(STAMP)  ## kill writers at every system call, let each fail, mutate files, kill every process of a stack, bad days (root, hours)
 	$(BIN)/python -m tests.ckpt.soak_kill
+	$(BIN)/python -m tests.ckpt.soak_kill_ranks
 	$(BIN)/python -m tests.ckpt.soak_faults
 	$(BIN)/python -m tests.ckpt.soak_flips --work .treering/soak-flips
 	$(BIN)/python -m tests.ckpt.soak_large --work .treering/soak-large

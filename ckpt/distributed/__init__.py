@@ -14,7 +14,7 @@ Or with DCP's functions, its ``async_save`` among them:
 
 The path is on a file system that all processes share. What stands there afterwards is a checkpoint like any other:
 :func:`ckpt.load`, ``open`` and ``verify`` read it, and :func:`ckpt.consolidate` writes its plain form. A save that
-fails, because a process was killed or a disk is full, leaves the path as it was.
+fails, because a process was killed or a disk is full, leaves the path as it was, unless all was done but to say so.
 
 Values that are no tensors are those of the first process that has them; mappings are united key by key, so that stages
 of a pipeline, each with keys of its own, make one state. A tensor under one name that differs between processes is

@@ -69,7 +69,8 @@ def save(
     Raises:
         UnsupportedStateError: a value cannot be stored, or the processes do not describe one state.
         DestinationError: ``path`` exists and may not be replaced, or is not on a shared file system.
-        RuntimeError: of ``torch.distributed``, where a process has ended meanwhile; nothing was written then.
+        RuntimeError: of ``torch.distributed``, where a process has ended meanwhile; at ``path`` stands what stood there
+            or, had the coordinator come to the end of its work, the new checkpoint.
     """
     writer = Writer(
         path, metadata=metadata, attachments=attachments, shard_bytes=shard_bytes, sign=sign, overwrite=overwrite

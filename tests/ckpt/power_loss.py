@@ -13,6 +13,7 @@ File systems keep more than that; whatever survives this survives them.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,13 @@ STRACE = ["strace", "-f", "-y", "-qq", "-xx", "-s", "4000000", "-e", "signal=non
 _CALL = re.compile(r"^\d+ +(\w+)\((.*)\) = (\d+)(?:<(.*)>)?$", re.DOTALL)
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 _PLACE = re.compile(r"^(?:AT_FDCWD|\d+)<([^>]*)>")
+
+
+def may_trace() -> bool:
+    """Whether strace is there, and may do its work."""
+    if shutil.which("strace") is None:
+        return False
+    return subprocess.run([*STRACE, "/dev/null", "true"], check=False, capture_output=True).returncode == 0
 
 
 @dataclass(frozen=True, slots=True)

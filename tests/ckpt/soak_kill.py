@@ -37,16 +37,23 @@ KEY = Ed25519PrivateKey.generate()
 OLD, NEW = ({"w": torch.full((300_000,), value), "v": torch.arange(3)} for value in (1.0, 2.0))
 
 
-def killed_at(call: str, number: int, action: Callable[[], object]) -> bool:
-    """Run an action in a child that dies at its n-th call; False when it lived to the end."""
-    reading, writing = os.pipe()
+def killed_at(
+    call: str, number: int, action: Callable[[], object], *, prepare: Callable[[], object] = lambda: None
+) -> bool:
+    """Run an action in a child that dies at its n-th call, not counted before; False when it lived to the end."""
+    (reading, writing), (waiting, prepared) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writing)
+        prepare()
+        os.close(prepared)
         os.read(reading, 1)
         action()
         os._exit(0)
     os.close(reading)
+    os.close(prepared)
+    os.read(waiting, 1)
+    os.close(waiting)
     inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
     tracer = subprocess.Popen(["strace", "-f", "-o", "/dev/null", *inject, "-p", str(child)], stderr=subprocess.DEVNULL)
     while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text():

@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +17,7 @@ import ckpt
 import ckpt.distributed
 from ckpt.distributed import saving
 from tests.ckpt.gloo import run
+from tests.ckpt.power_loss import may_trace
 from tests.ckpt.sharded import local_of, meshes
 
 OLD, NEW = torch.zeros(6, 2), torch.ones(6, 2)
@@ -57,6 +60,19 @@ def test_a_killed_process_leaves_the_old_checkpoint_to_the_others(tmp_path: Path
     assert bool(beside) == (victim == 0), "a coordinator that lives removes its folder"
     ckpt.save({"w": NEW}, tmp_path / "c", overwrite=True)
     assert leftovers(tmp_path / "c") == []
+
+
+@pytest.mark.skipif(not may_trace(), reason="strace is missing or may not trace: SYSTEM_DEPS=1 make system-deps")
+def test_a_process_killed_within_a_system_call_leaves_a_whole_state_and_no_other_that_hangs() -> None:
+    """Either rank, to a new path and over an old one; ``make soak`` kills at every call."""
+    command = [sys.executable, "-m", "tests.ckpt.soak_kill_ranks", "fsync", "renameat2", "rmdir"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=480)
+
+    assert done.returncode == 0, done.stderr
+    kills = [line for line in done.stdout.splitlines() if line.endswith(" 1 kills")]
+    assert [line.split()[1] for line in kills].count("0,") == 5, "of the coordinator all but rmdir on a new path"
+    assert [line.split()[1] for line in kills].count("1,") == 2, "of the other rank, which renames no folder, fsync"
 
 
 def save_on_a_full_disk(rank: int, path: Path) -> list[str]:

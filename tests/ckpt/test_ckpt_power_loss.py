@@ -3,8 +3,6 @@
 What may be on the disk then is what :mod:`tests.ckpt.power_loss` says; the calls are those that real programs made.
 """
 
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import ckpt
-from tests.ckpt.power_loss import STRACE, Disk, lay_out, record, states_after
+from tests.ckpt.power_loss import Disk, lay_out, may_trace, record, states_after
 
 TRIES = 12  # random states at each moment, beside the least, the most, and each change alone or alone missing
 
@@ -27,9 +25,7 @@ new = {"w": torch.full((5000,), 2.0), "v": torch.arange(3)}
 """
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("strace") is None
-    or subprocess.run([*STRACE, "/dev/null", "true"], check=False, capture_output=True).returncode != 0,
-    reason="strace is missing or may not trace: SYSTEM_DEPS=1 make system-deps",
+    not may_trace(), reason="strace is missing or may not trace: SYSTEM_DEPS=1 make system-deps"
 )
 
 
