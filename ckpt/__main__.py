@@ -25,6 +25,8 @@ from ckpt.signatures.statements import Statement
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
+_MAX_PASSPHRASE_BYTES = 64 << 10  # a line that reaches so far is refused as too long by the key library
+
 Result = tuple[int, dict[str, Any], str]  # exit code, the object, the text
 
 
@@ -345,7 +347,8 @@ def _passphrase(options: argparse.Namespace) -> bytes | None:
     file: Path | None = options.passphrase_file
     if file is None:
         return None
-    first = re.split(b"[\r\n]", file.read_bytes(), maxsplit=1)[0]
+    with open(file, "rb") as opened:
+        first = re.split(b"[\r\n]", opened.read(_MAX_PASSPHRASE_BYTES), maxsplit=1)[0]
     if not first:
         raise ValueError(f"the first line of '{file}' is empty; expected a passphrase there")
     return first

@@ -31,6 +31,7 @@ from ckpt.format.digests import sha256, text
 PublicKey = Ed25519PublicKey | Path | str
 PrivateKey = Ed25519PrivateKey | Path | str
 SIGNATURE_BYTES = 64
+_MAX_FILE_BYTES = 64 << 10  # a key has a few hundred; /dev/zero has no end
 _P = 2**255 - 19  # of the field that the curve is over: RFC 8032, section 5.1
 _D = -121665 * pow(121666, -1, _P) % _P
 _EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
@@ -155,7 +156,8 @@ def private_key_of(source: PrivateKey, *, passphrase: bytes | None = None) -> Ed
 
 def _parsed(path: Path, parse: Callable[[bytes], object], expected: str) -> object:
     """What the file holds. What the library says of it is not told: it may quote from the file."""
-    data = path.read_bytes()
+    with open(path, "rb") as file:
+        data = file.read(_MAX_FILE_BYTES)
     try:
         return parse(data)
     except (ValueError, TypeError, UnsupportedAlgorithm):

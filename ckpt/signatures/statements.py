@@ -32,7 +32,7 @@ MAX_SIGNATURES_FILE_BYTES = 128 << 10  # above two full lists
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MS
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and lone surrogates, which are no text
 
 
 class StatementKind(IntEnum):
@@ -145,9 +145,10 @@ def milliseconds(moment: datetime) -> int:
 
 def line_fault(line: str) -> str | None:
     """What is wrong with the name of a line, None when nothing is."""
-    if len(line.encode("utf-8")) > MAX_LINE_BYTES:
-        return f"{len(line.encode('utf-8'))} bytes"
-    return f"control characters in {line!r}" if _CONTROL.search(line) else None
+    if found := _CONTROL.search(line):
+        return f"the character {found[0]!r} in {line!r}"
+    size = len(line.encode())
+    return f"{size} bytes" if size > MAX_LINE_BYTES else None
 
 
 def to_bytes(signatures: Signatures) -> bytes:

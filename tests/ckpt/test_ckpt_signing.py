@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from safetensors.torch import save_file
 
 import ckpt
+import treering_reader
 from ckpt.format.digests import text
 from ckpt.signatures.statements import MAX_SIGNATURES
 from tests.ckpt.signers import FOREIGN, NEW, NOON, OLD, later, name_of, noon, signatures_of, trusting
@@ -66,6 +67,21 @@ def test_a_passphrase_keeps_the_key(folder: Path, tmp_path: Path) -> None:
     assert not (folder / "signatures.pb").exists()
     ckpt.sign(folder, keys.private, passphrase=b"correct horse")
     assert ckpt.load(folder, trust=keys.public)["n"] == 3
+
+
+def test_a_key_file_without_an_end_is_none(folder: Path) -> None:
+    with pytest.raises(ckpt.KeyFileError, match="'/dev/zero': found nothing of that kind"):
+        ckpt.sign(folder, "/dev/zero")
+    with pytest.raises(ckpt.KeyFileError, match="'/dev/zero': found nothing of that kind"):
+        ckpt.verify(folder, trust="/dev/zero")
+    with pytest.raises(treering_reader.FaultError, match="key-file: '/dev/zero' holds nothing"):
+        treering_reader.public_key("/dev/zero")
+
+
+@pytest.mark.parametrize("line", ["a\tb", "a\x9b", "\udcff"])
+def test_a_line_is_text_without_control_characters(line: str) -> None:
+    with pytest.raises(ValueError, match=r"line has the character .*; expected at most 256 bytes without control"):
+        ckpt.signer(OLD, line=line)
 
 
 @pytest.mark.parametrize("passphrase", [b"", "correct horse"])

@@ -9,6 +9,7 @@ import re
 from treering_reader import ed25519
 from treering_reader.faults import FaultError, demand
 
+FILE_AT_MOST = 64 << 10
 _SPKI = bytes.fromhex("302a300506032b6570032100")  # what stands before the 32 bytes of an Ed25519 key: RFC 8410
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
@@ -21,7 +22,7 @@ def public_key(path: str) -> bytes:
     """
     try:
         with open(path, "rb") as file:
-            block = _BLOCK.search(file.read())
+            block = _BLOCK.search(file.read(FILE_AT_MOST))
         spki = base64.b64decode(b"".join(block[2].split()), validate=True) if block else b""
     except OSError as error:
         raise FaultError("key-file", f"{path!r}: {error.strerror}") from None
