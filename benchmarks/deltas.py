@@ -127,7 +127,7 @@ def _speed(name: str, pair: str, *, size_mib: int) -> Stage:
         comparisons=(
             Comparison(
                 name=f"encode {what}",
-                note="Ours proves what it reads of both halves: its processor time beyond hashlib's goes into encoding.",
+                note="Ours proves what it reads of both halves: processor time beyond hashlib's goes into encoding.",
                 sides=(
                     _ours("ckpt.diff", "delta_speed:diff"),
                     _peer("compare alone, one thread", "delta_speed:compare", needs="numpy"),
