@@ -114,8 +114,8 @@ def test_bounds_are_entropies_of_differences_alone_and_under_the_exponent(
     base = torch.tensor([1.0] * 400 + [4.0] * 400, dtype=dtype)
     steps = torch.tensor([1] * 100 + [-1] * 100 + [0] * 200 + [0] * 400, dtype=integers)
     target = (base.view(integers) + steps).view(dtype)
-    unchanged = torch.ones(10, dtype=torch.int64)
-    pair = save_pair(tmp_path, {"a": base, "b": unchanged}, {"a": target, "b": unchanged})
+    other = {"unchanged": torch.ones(1000, dtype=dtype), "count": torch.ones(10, dtype=torch.int64)}
+    pair = save_pair(tmp_path, {"a": base, **other}, {"a": target, **other})
 
     zero_order, given_exponent = bits_of(*pair)
 
