@@ -5,7 +5,12 @@ of it are copied from the pieces they meet. Chunks are proved before they are us
 """
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +24,8 @@ from ckpt.reading.payload import Algorithm, Payload, faults_in_storage
 from ckpt.saving.memory import BLOCK_BYTES, memory_of, rejoin
 
 _SLAB_BYTES = 4 * CHUNK_BYTES  # of a tensor that is put together to be written: it is joined and cut on its way
+
+T = TypeVar("T")
 
 
 class Tensors:
@@ -117,23 +124,27 @@ class Tensors:
     def stored(self, storage: int) -> Iterator[memoryview]:
         """A storage as it lies, in blocks of whole chunks, each proved; its pages are let go of."""
         view = self._payload.storage(storage)
-        for start in range(0, len(view), BLOCK_BYTES):
+
+        def block_at(start: int) -> memoryview:
             block = view[start : start + BLOCK_BYTES]
             self._prove(storage, [range(start // CHUNK_BYTES, -(-(start + len(block)) // CHUNK_BYTES))])
+            return block
+
+        for block in _ahead(block_at, range(0, len(view), BLOCK_BYTES)):
             yield block
             forget(block)
 
     def in_rows(self, record: TensorRecord) -> Iterator[memoryview]:
         """The elements of a tensor in pieces, row-major, in blocks of whole chunks."""
-        yield from rejoin(self._slabs(record))
+        boxes = slabs(record.shape, at_most=max(_SLAB_BYTES // record.item_bytes, 1))
+        yield from rejoin(_ahead(partial(self._slab, record), boxes))
         for storage in self._payload.manifest.storages_of(record.name):
             forget(self._payload.storage(storage))
 
-    def _slabs(self, record: TensorRecord) -> Iterator[memoryview]:
-        for box in slabs(record.shape, at_most=max(_SLAB_BYTES // record.item_bytes, 1)):
-            slab = torch.empty(box.sizes, dtype=torch_dtype(record.dtype))
-            self.box(record, box, slab)
-            yield memory_of(bits(slab))
+    def _slab(self, record: TensorRecord, box: Box) -> memoryview:
+        slab = torch.empty(box.sizes, dtype=torch_dtype(record.dtype))
+        self.box(record, box, slab)
+        return memory_of(bits(slab))
 
     def _prove_bytes(self, storage: int, start: int, end: int) -> None:
         if self._algorithm is None:
@@ -192,6 +203,22 @@ class Tensors:
         wanted = torch_dtype(dtype)
         aligned = flat if flat.data_ptr() % wanted.itemsize == 0 else flat.clone()
         return aligned.view(wanted).view(tuple(sizes))
+
+
+def _ahead(work: Callable[[T], memoryview], items: Iterable[T]) -> Iterator[memoryview]:
+    """What becomes of each item, in order; while one is used, all cores work at the next ones."""
+    todo, cores = list(items), os.cpu_count() or 1
+    if len(todo) < 2:
+        yield from map(work, todo)
+        return
+    with ThreadPoolExecutor(cores, thread_name_prefix="ckpt-read") as pool:
+        waiting: deque[Future[memoryview]] = deque()
+        for item in todo:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > cores:
+                yield waiting.popleft().result()
+        for future in waiting:
+            yield future.result()
 
 
 def _box(piece: PieceRecord) -> Box:

@@ -276,16 +276,20 @@ def _rows(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def rejoin(pieces: Iterator[memoryview]) -> Iterator[memoryview]:
-    """The same bytes in blocks of whole chunks."""
+    """The same bytes in blocks of whole chunks; only those of chunks that lie in two pieces are copied."""
     rest = bytearray()
     for piece in pieces:
-        rest += piece
-        whole = len(rest) - len(rest) % CHUNK_BYTES
+        missing = -len(rest) % CHUNK_BYTES
+        rest += piece[:missing]
+        if rest and len(rest) % CHUNK_BYTES == 0:
+            yield memoryview(rest)
+            rest = bytearray()
+        whole = max(len(piece) - missing, 0) // CHUNK_BYTES * CHUNK_BYTES
         if whole:
-            yield memoryview(bytes(rest[:whole]))
-            del rest[:whole]
+            yield piece[missing : missing + whole]
+        rest += piece[missing + whole :]
     if rest:
-        yield memoryview(bytes(rest))
+        yield memoryview(rest)
 
 
 def address_view(address: int, size: int) -> memoryview:

@@ -18,7 +18,7 @@ from ckpt.format.boxes import Box, chunks_under, slabs, whole
 from ckpt.format.digests import CHUNK_BYTES, Encoder
 from ckpt.format.dtypes import torch_dtype
 from ckpt.format.piece_rules import MAX_CUT_AXES, untiled
-from ckpt.saving.memory import BLOCK_BYTES
+from ckpt.saving.memory import BLOCK_BYTES, rejoin
 from tests.ckpt.equality import same
 from tests.ckpt.pieces import along, rows, save_in_pieces
 from tests.ckpt.strategies import DTYPES, tilings
@@ -267,3 +267,23 @@ def test_boxes_cut_along_many_axes_are_not_counted() -> None:
     boxes = [Box((number,) * axes, (1,) * axes) for number in range(2)]
 
     assert untiled((2,) * axes, boxes) == f"cuts along {axes} axes, of which at most {MAX_CUT_AXES} are read"
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [2 * CHUNK_BYTES, CHUNK_BYTES, 5],
+        [3, CHUNK_BYTES - 3, 1, 2 * CHUNK_BYTES],
+        [CHUNK_BYTES + 1, CHUNK_BYTES - 2, 1, 7, 3 * CHUNK_BYTES + 9],
+        [5, 0, 6],
+        [],
+    ],
+)
+def test_pieces_of_any_size_are_joined_to_whole_chunks(sizes: list[int]) -> None:
+    pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+
+    blocks = [bytes(block) for block in rejoin(memoryview(piece) for piece in pieces)]
+
+    assert b"".join(blocks) == b"".join(pieces)
+    assert all(len(block) % CHUNK_BYTES == 0 for block in blocks[:-1])
+    assert all(blocks)
