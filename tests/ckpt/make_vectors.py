@@ -12,12 +12,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ckpt
-from tests.ckpt import lying_cuts, lying_files, lying_headers, lying_manifests, signed_vectors
+from tests.ckpt import bad_vectors_files, bad_vectors_headers, bad_vectors_manifests, bad_vectors_pieces, signed_vectors
 from tests.ckpt.vector_answers import answer, said, trust_of
 from tests.ckpt.vector_states import GOOD as MAKERS
 from tests.ckpt.vectors import DERIVED, GOOD, KEYS, Vector, derived, edits, unpacked
 
-LIES = lying_files.lies() | lying_manifests.lies() | lying_headers.lies() | lying_cuts.lies() | signed_vectors.lies()
+LIES = (
+    bad_vectors_files.lies()
+    | bad_vectors_manifests.lies()
+    | bad_vectors_headers.lies()
+    | bad_vectors_pieces.lies()
+    | signed_vectors.lies()
+)
 AS_EDITS = ("two-chunks",)  # a good one that is too large to lie here as it is
 VALUES = {"plain": ("w",), "views": ("second", "every other", "column", "repeated"), "channels-last": ("conv",)}
 

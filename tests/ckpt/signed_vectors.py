@@ -19,8 +19,8 @@ import ckpt
 from ckpt.proto import signatures_pb2
 from ckpt.signatures.keys import key_id
 from ckpt.signatures.statements import Signed, preauthenticated
-from tests.ckpt.lying_files import Change, changed, doing, forge_chunk, manifest, rehash_header, replaced
-from tests.ckpt.lying_manifests import Lie
+from tests.ckpt.bad_vectors_files import Change, changed, doing, forge_chunk, manifest, rehash_header, replaced
+from tests.ckpt.bad_vectors_manifests import Lie
 from tests.ckpt.signers import (
     FOREIGN,
     NEW,

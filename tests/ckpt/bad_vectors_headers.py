@@ -11,7 +11,7 @@ from typing import Any
 from ckpt.format.digests import sha256
 from ckpt.format.wire import MANIFEST_MAGIC
 from ckpt.proto import checkpoint_pb2
-from tests.ckpt.lying_manifests import Lie
+from tests.ckpt.bad_vectors_manifests import Lie
 from tests.ckpt.safetensors_files import Header, header_of
 from tests.ckpt.vector_states import CHECKPOINT, INDEX, LONE
 from tests.hostile.edits import Edit, put, rewrite, rewrite_manifest

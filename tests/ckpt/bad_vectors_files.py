@@ -11,7 +11,7 @@ from ckpt.format.digests import sha256
 from ckpt.format.names import MANIFEST_NAME, SIGNATURES_NAME
 from ckpt.proto import checkpoint_pb2, signatures_pb2
 from ckpt.signatures.statements import SIGNATURES_MAGIC
-from tests.ckpt.lying_manifests import DIGEST, Lie
+from tests.ckpt.bad_vectors_manifests import DIGEST, Lie
 from tests.ckpt.vector_states import CHECKPOINT, INDEX
 from tests.hostile.edits import Edit, crc32_field, put, rewrite, rewrite_manifest, storage
 

@@ -1,7 +1,7 @@
 """Bad conformance vectors about tensors in pieces, made from the vector ``pieces`` and sealed with a right checksum."""
 
 from ckpt.proto.checkpoint_pb2 import Manifest, Piece
-from tests.ckpt.lying_manifests import Lie, sealed
+from tests.ckpt.bad_vectors_manifests import Lie, sealed
 from tests.hostile.edits import Edit, put, storage, tensor
 
 
