@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ckpt
+from ckpt.deltas.codecs import CODECS
 from ckpt.errors import CheckpointError
 from ckpt.format.manifest import FORMAT_VERSION
 from ckpt.progress_bar import progress_bar
@@ -76,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("base", "target"):
         diff.add_argument(name, type=_path, help="a checkpoint folder")
     diff.add_argument("out", type=_path, help="the delta folder to be")
+    diff.add_argument(
+        "--codecs", nargs="+", choices=CODECS, default=tuple(CODECS), help="those that may be used; default: all"
+    )
     apply = _command(commands, "apply", _apply, "write the checkpoint that DELTA makes from BASE")
     apply.add_argument("base", type=_path, help="a checkpoint folder; never written to")
     apply.add_argument("delta", type=_path, help="a delta folder")
@@ -249,7 +253,7 @@ def _told(report: ckpt.Report) -> Result:
 
 
 def _diff(options: argparse.Namespace) -> Result:
-    delta = ckpt.diff(options.base, options.target, options.out, progress=progress_bar())
+    delta = ckpt.diff(options.base, options.target, options.out, codecs=options.codecs, progress=progress_bar())
     full = ckpt.read_manifest(options.target).payload_bytes
     facts = {
         "base_root": delta.base_root,

@@ -15,12 +15,15 @@ from ckpt.errors import VersionError
 class DType:
     """``size_bytes`` of one element; ``safetensors`` is the name it is written under there, None for as bytes.
 
+    ``mantissa_bits`` are those below the exponent, of complex numbers in each part; 0 where there is no exponent.
+
     ``understood`` is a name that is read in the files of others but not written; ``packed``, how many elements that
     format counts in one of ours.
     """
 
     name: str
     size_bytes: int
+    mantissa_bits: int = 0
     safetensors: str | None = None
     understood: str | None = None
     packed: int = 1
@@ -36,18 +39,18 @@ _TABLE = (
     DType(name="int32", size_bytes=4, safetensors="I32"),
     DType(name="uint64", size_bytes=8, safetensors="U64"),
     DType(name="int64", size_bytes=8, safetensors="I64"),
-    DType(name="float16", size_bytes=2, safetensors="F16"),
-    DType(name="bfloat16", size_bytes=2, safetensors="BF16"),
-    DType(name="float32", size_bytes=4, safetensors="F32"),
-    DType(name="float64", size_bytes=8, safetensors="F64"),
-    DType(name="complex32", size_bytes=4),
-    DType(name="complex64", size_bytes=8, safetensors="C64"),
-    DType(name="complex128", size_bytes=16),
-    DType(name="float8_e4m3fn", size_bytes=1, safetensors="F8_E4M3"),
-    DType(name="float8_e5m2", size_bytes=1, safetensors="F8_E5M2"),
+    DType(name="float16", size_bytes=2, mantissa_bits=10, safetensors="F16"),
+    DType(name="bfloat16", size_bytes=2, mantissa_bits=7, safetensors="BF16"),
+    DType(name="float32", size_bytes=4, mantissa_bits=23, safetensors="F32"),
+    DType(name="float64", size_bytes=8, mantissa_bits=52, safetensors="F64"),
+    DType(name="complex32", size_bytes=4, mantissa_bits=10),
+    DType(name="complex64", size_bytes=8, mantissa_bits=23, safetensors="C64"),
+    DType(name="complex128", size_bytes=16, mantissa_bits=52),
+    DType(name="float8_e4m3fn", size_bytes=1, mantissa_bits=3, safetensors="F8_E4M3"),
+    DType(name="float8_e5m2", size_bytes=1, mantissa_bits=2, safetensors="F8_E5M2"),
     # safetensors 0.8 names the kinds below too, but older readers reject a whole file for one of them.
-    DType(name="float8_e4m3fnuz", size_bytes=1, understood="F8_E4M3FNUZ"),
-    DType(name="float8_e5m2fnuz", size_bytes=1, understood="F8_E5M2FNUZ"),
+    DType(name="float8_e4m3fnuz", size_bytes=1, mantissa_bits=3, understood="F8_E4M3FNUZ"),
+    DType(name="float8_e5m2fnuz", size_bytes=1, mantissa_bits=2, understood="F8_E5M2FNUZ"),
     DType(name="float8_e8m0fnu", size_bytes=1, understood="F8_E8M0"),
     DType(name="float4_e2m1fn_x2", size_bytes=1, understood="F4", packed=2),
     DType(name="bits1x8", size_bytes=1),

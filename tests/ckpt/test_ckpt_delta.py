@@ -92,7 +92,7 @@ def pair(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text)
     ckpt.save(old, tmp_path / "old", attachments={"vocab.txt": tmp_path / "v1"})
     ckpt.save(new, tmp_path / "new", attachments={"vocab.txt": tmp_path / "v2"}, metadata={"step": "2"})
-    ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "delta")
+    ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "delta", codecs=("sparse", "planes", "bsdiff"))
     return tmp_path
 
 
@@ -109,9 +109,11 @@ def test_a_delta_is_small_and_exact(pair: Path) -> None:
 
 
 def test_the_same_pair_gives_the_same_bytes(pair: Path) -> None:
-    ckpt.diff(pair / "old", pair / "new", pair / "again")
+    for name in ("by-context", "again"):
+        ckpt.diff(pair / "old", pair / "new", pair / name)
 
-    for file in (pair / "delta").iterdir():
+    assert {"contextual"} < {frame.codec for frame in ckpt.read_delta(pair / "again").frames()}
+    for file in (pair / "by-context").iterdir():
         assert (pair / "again" / file.name).read_bytes() == file.read_bytes()
 
 

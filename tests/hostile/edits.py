@@ -168,7 +168,7 @@ def _value(field: FieldDescriptor, choose: Random) -> object:
 
 
 def save_pair(folder: Path) -> None:
-    """``old``, ``new`` and the ``delta`` between them, with frames of every codec and operations of every kind."""
+    """``old``, ``new`` and the ``delta`` between them, with frames of several codecs and operations of every kind."""
     torch.manual_seed(0)
     old = {
         "sparse": torch.randn(600_000).bfloat16(),
@@ -186,7 +186,7 @@ def save_pair(folder: Path) -> None:
         (folder / name).write_text(text)
     ckpt.save(old, folder / "old", attachments={"same.txt": folder / "v1", "vocab.txt": folder / "v1"})
     ckpt.save(new, folder / "new", attachments={"same.txt": folder / "v1", "vocab.txt": folder / "v2"})
-    ckpt.diff(folder / "old", folder / "new", folder / "delta")
+    ckpt.diff(folder / "old", folder / "new", folder / "delta", codecs=("sparse", "planes", "bsdiff"))
 
 
 def refresh_frames(folder: Path, choose: Random) -> None:

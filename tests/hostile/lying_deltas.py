@@ -129,7 +129,8 @@ DELTAS: dict[str, Lie] = {
         lambda d: put(frame(d, "dense"), width=8), "expected 4000 bytes", ckpt.CorruptFrameError, found_by=Look.SHA256
     ),
     "an unknown codec": Lie(
-        lambda d: put(frame(d, "sparse"), codec="pickle"), "found 'pickle', expected one of sparse, planes, bsdiff, raw"
+        lambda d: put(frame(d, "sparse"), codec="pickle"),
+        "found 'pickle', expected one of contextual, sparse, planes, bsdiff, raw",
     ),
     "another codec": Lie(lambda d: put(frame(d, "sparse"), codec="raw"), "expected what its codec says of reversing"),
     "a frame that claims to be reversible": Lie(

@@ -1,9 +1,9 @@
 """How the bytes of a frame become fewer: one literal table, a codec a file.
 
-A codec turns (base bytes, target bytes) into encoded bytes and back. ``sparse`` and ``planes`` code the difference
-of elements as integers modulo 2ʷ, so they are exact for any bits and could be subtracted again; ``bsdiff`` finds
-bytes that moved; ``raw`` needs no base. Adding a row is a compatible change: a reader that lacks the codec refuses
-the delta by name.
+A codec turns (base bytes, target bytes) into encoded bytes and back. ``contextual``, ``sparse`` and ``planes`` code the
+difference of elements as integers modulo 2ʷ, so they are exact for any bits and could be subtracted again; ``bsdiff``
+finds bytes that moved; ``raw`` needs no base. Adding a row is a compatible change: a reader that lacks the codec
+refuses the delta by name.
 """
 
 from importlib import import_module
@@ -13,11 +13,15 @@ from ckpt.errors import FormatError
 
 
 class Codec(Protocol):
-    """What a module in the table offers. ``width`` is the size of an element in bytes: 1, 2, 4 or 8."""
+    """What a module in the table offers. ``width`` is the size of an element in bytes: 1, 2, 4 or 8.
+
+    ``mantissa_bits`` are the bits of an element below its exponent, 0 where it has none: what an encoder may use, and
+    must write down where its decoder needs it.
+    """
 
     REVERSIBLE: bool
 
-    def encode(self, base: memoryview, target: memoryview, *, width: int) -> bytes:
+    def encode(self, base: memoryview, target: memoryview, *, width: int, mantissa_bits: int = 0) -> bytes:
         """Encode; ``base`` and ``target`` are equally long for reversible codecs."""
 
     def decode(self, base: memoryview, encoded: memoryview, *, width: int, size: int) -> bytes | bytearray:
@@ -25,6 +29,7 @@ class Codec(Protocol):
 
 
 CODECS = {
+    "contextual": "ckpt.deltas.codecs.contextual",
     "sparse": "ckpt.deltas.codecs.sparse",
     "planes": "ckpt.deltas.codecs.planes",
     "bsdiff": "ckpt.deltas.codecs.bsdiff",

@@ -23,7 +23,7 @@ _BYTES_PER_STEP = 8  # a match that is not worth eight bytes more than the last 
 _SIGN = 1 << 63
 
 
-def encode(base: memoryview, target: memoryview, *, width: int) -> bytes:
+def encode(base: memoryview, target: memoryview, *, width: int, mantissa_bits: int = 0) -> bytes:
     steps, differences, extra = core.diff(bytes(base), bytes(target))
     return _COUNTS.pack(len(steps) // _STEP_BYTES, len(extra)) + join([steps, differences, extra])
 

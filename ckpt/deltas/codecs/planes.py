@@ -6,7 +6,7 @@ from ckpt.deltas.codecs.streams import Reader, join
 REVERSIBLE = True
 
 
-def encode(base: memoryview, target: memoryview, *, width: int) -> bytes:
+def encode(base: memoryview, target: memoryview, *, width: int, mantissa_bits: int = 0) -> bytes:
     return join(to_planes(zigzag(elements(target, width) - elements(base, width))))
 
 

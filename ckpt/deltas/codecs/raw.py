@@ -5,7 +5,7 @@ from ckpt.deltas.codecs.streams import Reader, join
 REVERSIBLE = False
 
 
-def encode(base: memoryview, target: memoryview, *, width: int) -> bytes:
+def encode(base: memoryview, target: memoryview, *, width: int, mantissa_bits: int = 0) -> bytes:
     return join([bytes(target)])
 
 

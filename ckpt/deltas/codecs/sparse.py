@@ -16,7 +16,7 @@ _COUNT = struct.Struct("<I")
 _ESCAPE = 255
 
 
-def encode(base: memoryview, target: memoryview, *, width: int) -> bytes:
+def encode(base: memoryview, target: memoryview, *, width: int, mantissa_bits: int = 0) -> bytes:
     old, new = elements(base, width), elements(target, width)
     positions = np.flatnonzero(old != new)
     gaps = np.diff(positions.astype(np.int32), prepend=np.int32(-1))

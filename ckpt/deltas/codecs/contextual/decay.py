@@ -1,0 +1,66 @@
+"""What weight decay makes of a float32 when nothing else happens to it.
+
+AdamW multiplies every weight by 1 − learning rate × decay before each step; rows of an embedding that no batch has
+met get nothing else. In units of the last place such a weight loses the same whole number in each of ``steps`` steps:
+its significand × ``loss``, rounded. Moments decay alike, by their β. Where a delta's encoder finds that some of the
+elements moved so, differences are taken from there.
+
+Integers alone are used, so that encoder and decoder agree on every machine; what differs from what was computed in
+floats is a difference to be coded like others, and no fault.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOSS_BITS = 40  # of the fixed point in which ``loss`` is given, in [0, 1/2)
+MAX_STEPS = 255
+_SAMPLE = 1024
+_LEAST_SHARE = 0.05  # of the sample: fewer that fit are chance, or save nothing
+_EXPONENTS = 0xFF << 23
+_SIGN = 1 << 31
+_HIDDEN = 1 << 23
+
+
+def fitted(old: NDArray[np.uint32], new: NDArray[np.uint32]) -> tuple[int, int]:
+    """``loss`` and ``steps`` of the decay that most of a sample agrees with; (0, 0) where hardly any does."""
+    every = max(1, old.size // _SAMPLE)
+    before, after = old[::every].astype(np.int64), new[::every].astype(np.int64)
+    lost = before - after
+    plain = (before & _EXPONENTS) > _HIDDEN
+    fits = plain & (lost > 0) & (((before ^ after) & (_SIGN | _EXPONENTS)) == 0) & ((before & _EXPONENTS) < _EXPONENTS)
+    lost, significand = lost[fits], (before[fits] & (_HIDDEN - 1)) | _HIDDEN
+    enough = max(16.0, _LEAST_SHARE * len(before))
+    if len(lost) < enough:
+        return 0, 0
+    best, hits = (0, 0), enough
+    for steps in {1, _common_factor(lost, enough)}:
+        whole = lost % steps == 0
+        loss = _loss(lost[whole] // steps, significand[whole])
+        agree = float(np.count_nonzero(steps * _rounded(significand, loss) == lost))
+        if agree > hits:
+            best, hits = (loss, steps), agree
+    return best
+
+
+def _common_factor(lost: NDArray[np.int64], enough: float) -> int:
+    """The largest number that divides many more of these than it does by chance."""
+    factors = np.arange(1, MAX_STEPS + 1)
+    excess = np.count_nonzero(lost[:, None] % factors == 0, axis=0) - len(lost) / factors
+    return int(factors[excess >= max(enough, 0.9 * excess.max())].max(initial=1))
+
+
+def _loss(each_step: NDArray[np.int64], significand: NDArray[np.int64]) -> int:
+    """The loss that rounds to ``each_step`` for the most: where the intervals that do so overlap most."""
+    low, high = (each_step - 0.5) / significand, (each_step + 0.5) / significand
+    ends = np.concatenate([low, high])
+    order = np.argsort(ends, kind="stable")
+    depth = np.cumsum(np.where(order < len(low), 1, -1))
+    deepest = int(depth.argmax())
+    first, last = ends[order[deepest]], ends[order[deepest + 1]]
+    exact = np.round((first + last) / 2 * 2**24) / 2**24  # 1 − loss was a float32
+    chosen = exact if first < exact < last else (first + last) / 2
+    return int(min(round(float(chosen) * 2**LOSS_BITS), (1 << (LOSS_BITS - 1)) - 1))
+
+
+def _rounded(significand: NDArray[np.int64], loss: int) -> NDArray[np.int64]:
+    return (significand * loss + (1 << (LOSS_BITS - 1))) >> LOSS_BITS
