@@ -6,7 +6,9 @@ before its decoder sees it, and what it decodes to is bounded by the declared si
 digests of that manifest. Only then the folder is renamed into place. A delta that fails anywhere changes nothing.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +24,11 @@ from ckpt.format.names import DELTA_NAME
 from ckpt.reading.payload import Payload, open_payload
 from ckpt.saving.memory import BLOCK_BYTES, Source
 from ckpt.saving.writer import write
-from ckpt.signatures.statements import StatementKind, signatures_in
+from ckpt.signatures.statements import Signed, StatementKind, signatures_in
 from ckpt.signatures.trust import Trust, Trusted, accepted, as_trust
 
 _NOTHING = memoryview(b"")
+_AHEAD_BYTES = 64 << 20  # decoded and not yet asked for; a decoder takes about as much again
 
 
 def apply(
@@ -67,13 +70,26 @@ def _apply(base: Payload, folder: Folder, out: Path | str, trust: Trust | None, 
         accepted(signatures.own, trust, kind=StatementKind.DELTA, subject=delta.digest, path=folder.path)
     target = delta.completed(base.manifest, folder.path)
     patches = _Patches(folder.path, delta, tuple(_patch(folder, patch) for patch in delta.patches))
+    with _Ahead(patches) as decoded:
+        return _written(base, delta, target, decoded, signatures.target, out, progress)
+
+
+def _written(
+    base: Payload,
+    delta: Delta,
+    target: Manifest,
+    decoded: "_Ahead",
+    signatures: Sequence[Signed],
+    out: Path | str,
+    progress: Progress | None,
+) -> Manifest:
     storages = [
-        _source(operation, chunks, base.storage(operation.base) if operation.uses_base else _NOTHING, patches)
+        _source(operation, chunks, base.storage(operation.base) if operation.uses_base else _NOTHING, decoded)
         for operation, chunks in zip(delta.storages, target.storages, strict=True)
     ]
     attachments = {
         item.path: _source(
-            operation, item.chunks, base.attachments[operation.base] if operation.uses_base else _NOTHING, patches
+            operation, item.chunks, base.attachments[operation.base] if operation.uses_base else _NOTHING, decoded
         ).blocks
         for operation, item in zip(delta.attachments, target.attachments, strict=True)
     }
@@ -87,8 +103,8 @@ def _apply(base: Payload, folder: Folder, out: Path | str, trust: Trust | None, 
         attachments=attachments,
         producer=target.producer,
         progress=progress,
-        accept=lambda written: _accept(folder.path, written, target),
-        signatures=lambda _: signatures.target,
+        accept=lambda written: _accept(decoded.patches.folder, written, target),
+        signatures=lambda _: signatures,
     )
 
 
@@ -104,18 +120,20 @@ def _patch(folder: Folder, patch: Patch) -> memoryview:
         ) from None
 
 
-def _source(operation: Operation, chunks: Chunks, base: memoryview, patches: "_Patches") -> Source:
+def _source(operation: Operation, chunks: Chunks, base: memoryview, decoded: "_Ahead") -> Source:
     return Source(
-        size_bytes=chunks.size_bytes, blocks=lambda: _blocks(operation.frames, chunks.size_bytes, base, patches)
+        size_bytes=chunks.size_bytes,
+        blocks=lambda: _blocks(operation.frames, chunks.size_bytes, base, decoded),
+        begin=lambda: decoded.begin(operation.frames, base),
     )
 
 
-def _blocks(frames: Sequence[Frame], size: int, base: memoryview, patches: "_Patches") -> Iterator[memoryview]:
+def _blocks(frames: Sequence[Frame], size: int, base: memoryview, decoded: "_Ahead") -> Iterator[memoryview]:
     """The base's bytes, with those of the frames in their places."""
     reached = 0
-    for frame in frames:
+    for number, frame in enumerate(frames):
         yield from _plain(base, reached, frame.offset)
-        yield memoryview(patches.decode(frame, base))
+        yield memoryview(decoded.take(frame, base, then=frames[number + 1 :]))
         forget(base[frame.base_offset : frame.base_offset + frame.base_size])
         reached = frame.offset + frame.size
     yield from _plain(base, reached, size)
@@ -126,6 +144,39 @@ def _plain(base: memoryview, start: int, end: int) -> Iterator[memoryview]:
         block = base[offset : min(offset + BLOCK_BYTES, end)]
         yield block
         forget(block)
+
+
+class _Ahead:
+    """Decodes frames by all cores before they are asked for, as many at once as memory allows."""
+
+    def __init__(self, patches: "_Patches") -> None:
+        self.patches = patches
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-decode")
+        self._waiting: dict[Frame, Future[bytes | bytearray]] = {}
+        self._bytes = 0  # of what is waiting
+
+    def __enter__(self) -> "_Ahead":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, frames: Sequence[Frame], base: memoryview) -> None:
+        """Start with the first of these frames that are to come."""
+        for frame in frames:
+            if self._bytes + frame.size > _AHEAD_BYTES:
+                return
+            if frame not in self._waiting:
+                self._waiting[frame] = self._pool.submit(self.patches.decode, frame, base)
+                self._bytes += frame.size
+
+    def take(self, frame: Frame, base: memoryview, *, then: Sequence[Frame]) -> bytes | bytearray:
+        """The bytes of a frame, each asked for once; ``then`` are those that follow. Errors are those of ``decode``."""
+        future = self._waiting.pop(frame, None)
+        if future is not None:
+            self._bytes -= frame.size
+        self.begin(then, base)
+        return self.patches.decode(frame, base) if future is None else future.result()
 
 
 @dataclass(frozen=True, slots=True)

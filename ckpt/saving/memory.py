@@ -32,11 +32,13 @@ class Source:
     """A storage to be written: its size, and its bytes as blocks of whole chunks.
 
     ``flat`` gives them, if there are any, as one tensor of bytes on its device, without a copy, where they lie so.
+    ``begin`` is called some time before ``blocks``, where bytes have to be made first and other threads can make them.
     """
 
     size_bytes: int
     blocks: Blocks
     flat: Callable[[], Tensor] | None = None
+    begin: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

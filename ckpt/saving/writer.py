@@ -6,6 +6,7 @@ whatever the model's size.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from ckpt.signatures.signing import Signer, as_signer
 from ckpt.signatures.statements import Signatures, Signed, StatementKind, write_signatures
 
 PRODUCER = {"ckpt": "0.1.0", "torch": torch.__version__}
+_AHEAD = 8  # storages whose bytes are begun to be made before they are asked for
 
 
 def save(
@@ -284,7 +286,7 @@ def write_shard(
     written: list[Chunks] = []
     with durable(temporary) as file:
         file.write(shard.header)
-        for index, source in zip(shard.storages, sources, strict=True):
+        for index, source in zip(shard.storages, _begun(sources), strict=True):
             chunks = hasher.pour(source.blocks(), file)
             if chunks.size_bytes != source.size_bytes:
                 raise CorruptFileError(
@@ -301,6 +303,18 @@ def write_shard(
     header = shard.header
     record = FileRecord(name=name, size_bytes=size, header_bytes=len(header), header_sha256=sha256(header))
     return record, written
+
+
+def _begun(sources: Iterable[Source]) -> Iterator[Source]:
+    """The same, each begun while some before it are written."""
+    begun: deque[Source] = deque()
+    for source in sources:
+        if source.begin is not None:
+            source.begin()
+        begun.append(source)
+        if len(begun) > _AHEAD:
+            yield begun.popleft()
+    yield from begun
 
 
 def _file_name(shard: Shard, number: int, storages: Sequence[Chunks]) -> str:
