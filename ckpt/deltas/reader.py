@@ -9,23 +9,21 @@ digests of that manifest. Only then the folder is renamed into place. A delta th
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-from ckpt.deltas.codecs import codec
-from ckpt.deltas.delta import Delta, Frame, Operation, Patch
-from ckpt.deltas.wire import delta_in
+from ckpt.deltas.delta import Delta, Frame, Operation
+from ckpt.deltas.patches import Patches, patches_in
 from ckpt.disk.folder import Folder, forget, reading
 from ckpt.disk.hashing import Progress
-from ckpt.errors import CorruptFileError, CorruptFrameError
-from ckpt.format.digests import Chunks, sha256, text
+from ckpt.errors import CorruptFrameError
+from ckpt.format.digests import Chunks, text
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import DELTA_NAME
 from ckpt.reading.payload import Payload, open_payload
 from ckpt.saving.memory import BLOCK_BYTES, Source
 from ckpt.saving.writer import write
-from ckpt.signatures.statements import Signed, StatementKind, signatures_in
-from ckpt.signatures.trust import Trust, Trusted, accepted, as_trust
+from ckpt.signatures.statements import Signed
+from ckpt.signatures.trust import Trust, Trusted, as_trust
 
 _NOTHING = memoryview(b"")
 _AHEAD_BYTES = 64 << 20  # decoded and not yet asked for; a decoder takes about as much again
@@ -65,13 +63,10 @@ def apply(
 
 
 def _apply(base: Payload, folder: Folder, out: Path | str, trust: Trust | None, progress: Progress | None) -> Manifest:
-    delta, signatures = delta_in(folder), signatures_in(folder, StatementKind.DELTA)
-    if trust is not None:
-        accepted(signatures.own, trust, kind=StatementKind.DELTA, subject=delta.digest, path=folder.path)
-    target = delta.completed(base.manifest, folder.path)
-    patches = _Patches(folder.path, delta, tuple(_patch(folder, patch) for patch in delta.patches))
+    patches = patches_in(folder, trust)
+    target = patches.delta.completed(base.manifest, folder.path)
     with _Ahead(patches) as decoded:
-        return _written(base, delta, target, decoded, signatures.target, out, progress)
+        return _written(base, patches.delta, target, decoded, patches.signatures.target, out, progress)
 
 
 def _written(
@@ -108,18 +103,6 @@ def _written(
     )
 
 
-def _patch(folder: Folder, patch: Patch) -> memoryview:
-    try:
-        return folder.view(patch.name, size_bytes=patch.size_bytes)
-    except CorruptFileError as error:
-        raise CorruptFrameError(
-            delta=folder.path,
-            frame=f"{error.what} of {patch.name}",
-            found=str(error.found),
-            expected=str(error.expected),
-        ) from None
-
-
 def _source(operation: Operation, chunks: Chunks, base: memoryview, decoded: "_Ahead") -> Source:
     return Source(
         size_bytes=chunks.size_bytes,
@@ -149,7 +132,7 @@ def _plain(base: memoryview, start: int, end: int) -> Iterator[memoryview]:
 class _Ahead:
     """Decodes frames by all cores before they are asked for, as many at once as memory allows."""
 
-    def __init__(self, patches: "_Patches") -> None:
+    def __init__(self, patches: Patches) -> None:
         self.patches = patches
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-decode")
         self._waiting: dict[Frame, Future[bytes | bytearray]] = {}
@@ -177,46 +160,6 @@ class _Ahead:
             self._bytes -= frame.size
         self.begin(then, base)
         return self.patches.decode(frame, base) if future is None else future.result()
-
-
-@dataclass(frozen=True, slots=True)
-class _Patches:
-    """The frames of a delta folder, decoded one at a time."""
-
-    folder: Path
-    delta: Delta
-    files: tuple[memoryview, ...]
-
-    def decode(self, frame: Frame, base: memoryview) -> bytes | bytearray:
-        """The bytes of a frame; its SHA-256 is checked before its decoder runs.
-
-        Raises:
-            CorruptFrameError: other bytes than were written, or they decode to something else.
-        """
-        encoded = self._encoded(frame)
-        if frame.base_offset + frame.base_size > len(base):
-            raise self._bad(frame, f"a base of {len(base)} bytes", f"{frame.base_offset + frame.base_size}")
-        source = base[frame.base_offset : frame.base_offset + frame.base_size]
-        try:
-            decoded = codec(frame.codec).decode(source, memoryview(encoded), width=frame.width, size=frame.size)
-        except ValueError as error:
-            raise self._bad(frame, str(error), f"{frame.size} bytes") from error
-        if len(decoded) != frame.size:
-            raise self._bad(frame, f"{len(decoded)} bytes", f"{frame.size} bytes")
-        return decoded
-
-    def _encoded(self, frame: Frame) -> bytes:
-        view = self.files[frame.patch][frame.patch_offset : frame.patch_offset + frame.encoded_size]
-        encoded = bytes(view)  # a copy, so that the decoder gets the very bytes that were hashed
-        forget(view)
-        found = sha256(encoded)
-        if found != frame.sha256:
-            raise self._bad(frame, text(found), text(frame.sha256))
-        return encoded
-
-    def _bad(self, frame: Frame, found: str, expected: str) -> CorruptFrameError:
-        name = f"the frame at byte {frame.patch_offset} of {self.delta.patches[frame.patch].name}"
-        return CorruptFrameError(delta=self.folder, frame=name, found=found, expected=expected)
 
 
 def _accept(folder: Path, written: Manifest, expected: Manifest) -> None:

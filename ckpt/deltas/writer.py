@@ -5,7 +5,7 @@ manifests, and encoded a frame at a time by the codec that is smallest on a samp
 always give the same delta.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 
 from ckpt.deltas.codecs import CODECS, bsdiff, codec
 from ckpt.deltas.delta import Action, Delta, Frame, Operation, Patch
+from ckpt.deltas.sides import Bytes, Side
 from ckpt.deltas.wire import WIDTHS, patch_name, read_delta, to_bytes
 from ckpt.disk.commit import staged, write_file
 from ckpt.disk.folder import forget
@@ -23,11 +24,11 @@ from ckpt.format.dtypes import BY_NAME
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import DELTA_NAME
 from ckpt.format.records import TensorRecord
-from ckpt.reading.payload import Payload, faults_in_attachment, faults_in_storage, open_payload
+from ckpt.reading.payload import open_payload
 from ckpt.saving.writer import durable
 from ckpt.signatures.keys import PrivateKey
 from ckpt.signatures.signing import Signer, as_signer
-from ckpt.signatures.statements import Signatures, StatementKind, write_signatures
+from ckpt.signatures.statements import Signatures, Signed, StatementKind, write_signatures
 
 FRAME_CHUNKS = 16  # at most 16 MiB a frame: decoding needs little memory, repair fetches little
 FULL_FRAME_BYTES = 64 << 10  # a frame closes when it is estimated to encode to this
@@ -65,18 +66,28 @@ def diff(
         DestinationError: ``out`` exists.
         BadSignatureError: a signer's answer is no signature; nothing was written then.
     """
+    old, new = open_payload(base, attachments=True), open_payload(target, attachments=True, signatures=True)
+    return write_between(old, new, out, sequence=sequence, sign=sign, codecs=codecs, progress=progress)
+
+
+def write_between(
+    old: Side,
+    new: Side,
+    out: Path | str,
+    *,
+    sequence: int = 0,
+    sign: Signer | PrivateKey | None = None,
+    codecs: Collection[str] = tuple(CODECS),
+    progress: Progress | None = None,
+) -> Delta:
+    """As :func:`diff`, between two sides that need not lie on disk."""
     if unknown := set(codecs) - set(CODECS):
         raise ValueError(f"codecs are {', '.join(sorted(unknown))}; expected some of {', '.join(CODECS)}")
-    who = None if sign is None else as_signer(sign)
-    old, new = open_payload(base, attachments=True), open_payload(target, attachments=True, signatures=True)
-    with staged(out, overwrite=False, owns=lambda _: "another delta") as folder:
-        with durable(folder / patch_name(0)) as file:
-            writer = _FrameWriter(file, codecs)
-            storages = _storages(old, new, writer, progress)
-            attachments = _attachments(old, new, writer)
-            size = file.tell()
-        if size == 0:
-            (folder / patch_name(0)).unlink()
+
+    def encode(file: BinaryIO) -> Delta:
+        writer = _FrameWriter(file, codecs)
+        storages = _storages(old, new, writer, progress)
+        attachments = _attachments(old, new, writer)
         described = replace(
             new.manifest,
             files=(),
@@ -88,7 +99,7 @@ def diff(
                 for item, operation in zip(new.manifest.attachments, attachments, strict=True)
             ),
         )
-        delta = Delta(
+        return Delta(
             base_root=old.manifest.root,
             target_root=new.manifest.root,
             target_seal=new.manifest.seal,
@@ -96,14 +107,38 @@ def diff(
             target=described,
             storages=tuple(storages),
             attachments=tuple(attachments),
-            patches=(Patch(name=patch_name(0), size_bytes=size),) if size else (),
+            patches=(),
             digest="",
             size_bytes=0,
         )
-        write_file(folder / DELTA_NAME, to_bytes(delta))
+
+    return put_delta(out, encode, sign=sign, target_signatures=new.signatures)
+
+
+def put_delta(
+    out: Path | str,
+    encode: Callable[[BinaryIO], Delta],
+    *,
+    sign: Signer | PrivateKey | None,
+    target_signatures: Sequence[Signed],
+) -> Delta:
+    """Put a delta folder in its place, whole: ``encode`` writes the frames into its one patch and says all else.
+
+    Returns:
+        The delta as it was read back, so that every rule was checked.
+    """
+    who = None if sign is None else as_signer(sign)
+    with staged(out, overwrite=False, owns=lambda _: "another delta") as folder:
+        with durable(folder / patch_name(0)) as file:
+            delta = encode(file)
+            size = file.tell()
+        if size == 0:
+            (folder / patch_name(0)).unlink()
+        patches = (Patch(name=patch_name(0), size_bytes=size),) if size else ()
+        write_file(folder / DELTA_NAME, to_bytes(replace(delta, patches=patches)))
         made = read_delta(folder)
         own = () if who is None else (who.signed(StatementKind.DELTA, made.digest, Path(out)),)
-        write_signatures(folder, Signatures(own=own, target=new.signatures))
+        write_signatures(folder, Signatures(own=own, target=tuple(target_signatures)))
         return made
 
 
@@ -193,7 +228,7 @@ def _sample(view: memoryview, width: int) -> memoryview:
     return memoryview(b"".join(view[index * step : index * step + _WINDOW_BYTES] for index in range(windows)))
 
 
-def _storages(old: Payload, new: Payload, writer: _FrameWriter, progress: Progress | None) -> list[Operation]:
+def _storages(old: Side, new: Side, writer: _FrameWriter, progress: Progress | None) -> list[Operation]:
     pairing = _Pairing(old.manifest)
     operations, done = [], 0
     for index, chunks in enumerate(new.manifest.storages):
@@ -220,7 +255,7 @@ class _Pairing:
 
 
 def _storage(
-    old: Payload, new: Payload, index: int, users: Sequence[TensorRecord], pairing: _Pairing, writer: _FrameWriter
+    old: Side, new: Side, index: int, users: Sequence[TensorRecord], pairing: _Pairing, writer: _FrameWriter
 ) -> Operation:
     chunks = new.manifest.storages[index]
     same = pairing.same_content(chunks)
@@ -236,9 +271,9 @@ def _storage(
             action=Action.PATCH, base=partner, frames=_patch_frames(old, new, partner, index, elements, writer)
         )
     if writer.may_use("bsdiff") and _suits_bsdiff(before, chunks):
-        _prove(old, partner, range(before.count))
-        _prove(new, index, range(chunks.count))
-        run = _Run(base=old.storage(partner), target=new.storage(index), offset=0, base_offset=0, elements=_BYTES)
+        old.prove(partner, range(before.count))
+        new.prove(index, range(chunks.count))
+        run = _Run(base=old.storage(partner)[:], target=new.storage(index)[:], offset=0, base_offset=0, elements=_BYTES)
         return Operation(action=Action.PATCH, base=partner, frames=(writer.write(run, ["bsdiff"]),))
     return Operation(action=Action.NEW, frames=_new_frames(new, index, elements, writer))
 
@@ -255,17 +290,12 @@ def _component(dtype: str) -> Elements:
     return Elements(row.size_bytes // (2 if dtype.startswith("complex") else 1), row.mantissa_bits)
 
 
-def _prove(payload: Payload, index: int, chunks: range) -> None:
-    for fault in faults_in_storage(payload, index, "sha256", chunks=chunks):
-        raise fault
-
-
-def _new_frames(new: Payload, index: int, elements: Elements, writer: _FrameWriter) -> tuple[Frame, ...]:
+def _new_frames(new: Side, index: int, elements: Elements, writer: _FrameWriter) -> tuple[Frame, ...]:
     size = new.manifest.storages[index].size_bytes
     frames = []
     for first in range(0, new.manifest.storages[index].count, FRAME_CHUNKS):
         chunks = range(first, min(first + FRAME_CHUNKS, new.manifest.storages[index].count))
-        _prove(new, index, chunks)
+        new.prove(index, chunks)
         start, end = first * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size)
         run = _Run(
             base=memoryview(b""), target=new.storage(index)[start:end], offset=start, base_offset=0, elements=elements
@@ -276,15 +306,15 @@ def _new_frames(new: Payload, index: int, elements: Elements, writer: _FrameWrit
 
 
 def _patch_frames(
-    old: Payload, new: Payload, partner: int, index: int, elements: Elements, writer: _FrameWriter
+    old: Side, new: Side, partner: int, index: int, elements: Elements, writer: _FrameWriter
 ) -> tuple[Frame, ...]:
     before, after = old.manifest.storages[partner], new.manifest.storages[index]
     changed = [chunk for chunk in range(after.count) if before.sha256_of(chunk) != after.sha256_of(chunk)]
     base, target = old.storage(partner), new.storage(index)
     frames = []
     for chunks in _runs(changed, base, target, after.size_bytes):
-        _prove(old, partner, chunks)
-        _prove(new, index, chunks)
+        old.prove(partner, chunks)
+        new.prove(index, chunks)
         start, end = chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, after.size_bytes)
         run = _Run(base=base[start:end], target=target[start:end], offset=start, base_offset=start, elements=elements)
         frames.append(writer.write(run, ["contextual", "sparse", "planes", "raw"]))
@@ -293,7 +323,7 @@ def _patch_frames(
     return tuple(frames)
 
 
-def _runs(changed: Sequence[int], base: memoryview, target: memoryview, size: int) -> Iterator[range]:
+def _runs(changed: Sequence[int], base: Bytes, target: Bytes, size: int) -> Iterator[range]:
     """Changed chunks that lie side by side, as frames: closed when full by estimate or by count."""
     run = range(0)
     estimate = 0
@@ -316,7 +346,7 @@ def _changed_bytes(base: memoryview, target: memoryview) -> int:
     return int(np.count_nonzero(np.frombuffer(base, np.uint8) != np.frombuffer(target, np.uint8)))
 
 
-def _attachments(old: Payload, new: Payload, writer: _FrameWriter) -> list[Operation]:
+def _attachments(old: Side, new: Side, writer: _FrameWriter) -> list[Operation]:
     """From which attachment of the base each one of the target comes: one with its content, else with its path."""
     base = old.manifest.attachments
     by_path = {item.path: number for number, item in enumerate(base)}
@@ -328,19 +358,19 @@ def _attachments(old: Payload, new: Payload, writer: _FrameWriter) -> list[Opera
 
 
 def _attachment(
-    old: Payload, new: Payload, index: int, same: int | None, named: int | None, writer: _FrameWriter
+    old: Side, new: Side, index: int, same: int | None, named: int | None, writer: _FrameWriter
 ) -> Operation:
     item, after = new.manifest.attachments[index], new.attachments[index]
     if same is not None:
         return Operation(action=Action.COPY, base=same)
-    _prove_attachment(new, index)
+    new.prove_attachment(index)
     if (
         named is not None
         and writer.may_use("bsdiff")
         and _suits_bsdiff(old.manifest.attachments[named].chunks, item.chunks)
     ):
-        _prove_attachment(old, named)
-        run = _Run(base=old.attachments[named], target=after, offset=0, base_offset=0, elements=_BYTES)
+        old.prove_attachment(named)
+        run = _Run(base=old.attachments[named][:], target=after[:], offset=0, base_offset=0, elements=_BYTES)
         return Operation(action=Action.PATCH, base=named, frames=(writer.write(run, ["bsdiff"]),))
     frames = []
     for start in range(0, len(after), FRAME_CHUNKS * CHUNK_BYTES):
@@ -348,12 +378,6 @@ def _attachment(
         run = _Run(base=memoryview(b""), target=piece, offset=start, base_offset=0, elements=_BYTES)
         frames.append(writer.write(run, ["raw"]))
     return Operation(action=Action.NEW, frames=tuple(frames))
-
-
-def _prove_attachment(payload: Payload, index: int) -> None:
-    item = payload.manifest.attachments[index]
-    for fault in faults_in_attachment(payload.folder, item, payload.attachments[index], "sha256"):
-        raise fault
 
 
 def _suits_bsdiff(before: Chunks, after: Chunks) -> bool:

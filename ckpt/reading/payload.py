@@ -84,6 +84,17 @@ class Payload:
         place = self.manifest.placements[index]
         self.unread[place.file].read(place.offset + start, place.offset + end)
 
+    def prove(self, index: int, chunks: range) -> None:
+        """Raise on the first of some chunks of a storage that does not have its SHA-256."""
+        for fault in faults_in_storage(self, index, "sha256", chunks=chunks):
+            raise fault
+
+    def prove_attachment(self, index: int) -> None:
+        """Raise on the first chunk of an attachment that does not have its SHA-256."""
+        item = self.manifest.attachments[index]
+        for fault in faults_in_attachment(self.folder, item, self.attachments[index], "sha256"):
+            raise fault
+
     def close(self) -> None:
         """Close the files that were to be read; the memory stays."""
         for unread in self.unread:
