@@ -110,7 +110,7 @@ def _model(sizes: Mapping[str, Value]) -> Stage:
 def _small(sizes: Mapping[str, Value]) -> Stage:
     return Stage(
         name="small",
-        prepare="benchmarks.cases.checkpoints:prepare",
+        prepare="benchmarks.cases.checkpoints:prepare_common",
         parameters=sizes,
         comparisons=(
             Comparison(

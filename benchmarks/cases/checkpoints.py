@@ -37,14 +37,25 @@ def prepare(*, work: Path, shared: Path, size_bytes: int, tensor_bytes: int = TE
     state = mixed_state(size_bytes, tensor_bytes=tensor_bytes)
 
     def save() -> None:
-        ckpt.save(state, shared / OURS)
-        torch.save(state, shared / PICKLED)
-        safetensors.torch.save_file(state, shared / PLAIN)
+        _save_common(state, shared)
         dcp_save(dict(state), checkpoint_id=shared / DCP, no_dist=True)
         if find_spec("tensorizer"):
             _tensorize(state, shared / TENSORIZED)
 
     yield Call(run=save)
+
+
+@contextmanager
+def prepare_common(*, work: Path, shared: Path, size_bytes: int, tensor_bytes: int = TENSOR_BYTES) -> Iterator[Call]:
+    """One state in our form and those that take any number of tensors: tensorizer's header does not hold 100,000."""
+    state = mixed_state(size_bytes, tensor_bytes=tensor_bytes)
+    yield Call(run=lambda: _save_common(state, shared))
+
+
+def _save_common(state: dict[str, Tensor], shared: Path) -> None:
+    ckpt.save(state, shared / OURS)
+    torch.save(state, shared / PICKLED)
+    safetensors.torch.save_file(state, shared / PLAIN)
 
 
 @contextmanager
