@@ -66,8 +66,15 @@ def diff(
         DestinationError: ``out`` exists.
         BadSignatureError: a signer's answer is no signature; nothing was written then.
     """
+    check_codecs(codecs)
     old, new = open_payload(base, attachments=True), open_payload(target, attachments=True, signatures=True)
     return write_between(old, new, out, sequence=sequence, sign=sign, codecs=codecs, progress=progress)
+
+
+def check_codecs(codecs: Collection[str]) -> None:
+    """Raise ``ValueError`` where a name is none of the table's."""
+    if unknown := set(codecs) - set(CODECS):
+        raise ValueError(f"codecs are {', '.join(sorted(unknown))}; expected some of {', '.join(CODECS)}")
 
 
 def write_between(
@@ -81,8 +88,7 @@ def write_between(
     progress: Progress | None = None,
 ) -> Delta:
     """As :func:`diff`, between two sides that need not lie on disk."""
-    if unknown := set(codecs) - set(CODECS):
-        raise ValueError(f"codecs are {', '.join(sorted(unknown))}; expected some of {', '.join(CODECS)}")
+    check_codecs(codecs)
 
     def encode(file: BinaryIO) -> Delta:
         writer = _FrameWriter(file, codecs)

@@ -21,7 +21,6 @@ from ckpt.deltas.codecs.contextual.layout import (
     CLASSES,
     LOWEST,
     NEXT,
-    OVERRUN,
     RAW_BYTES,
     STATE,
     WORD,
@@ -86,15 +85,15 @@ def decode(base: memoryview, encoded: memoryview, *, width: int, size: int) -> b
     words = np.frombuffer(encoded, "<u2", count, _HEAD.size)
     raw = np.concatenate([np.frombuffer(encoded[place:], np.uint8), np.zeros(RAW_BYTES, np.uint8)])
     model = Model(width=width, mantissa_bits=min(below, 8 * width - 1), first=first, end=end, steps=steps, loss=loss)
-    at = np.array([int(words[0]) | int(words[1]) << 16, int(words[2]) | int(words[3]) << 16, 4, 0, 0])
+    at = np.array([int(words[0]) | int(words[1]) << 16, int(words[2]) | int(words[3]) << 16, 4, 0])
     table, turns, quick = tables(width)
     call(
         f"decode-{old.dtype.str[1:]}", old, new, old.size, *model,
         words, words.size, raw, raw.size, table, turns, quick, table.shape[1], at, memory(),
     )  # fmt: skip
     left = 8 * (len(encoded) - place) - int(at[BIT])
-    ended = at[WORD] == count and at[STATE] == at[NEXT] == LOWEST and not at[OVERRUN]
-    if not ended or left >= 8 or (left and encoded[-1] >> (8 - left)):
+    ended = at[WORD] == count and at[STATE] == at[NEXT] == LOWEST
+    if not ended or not 0 <= left < 8 or (left and encoded[-1] >> (8 - left)):
         raise ValueError(f"{at[WORD]} of {count} words and all but {left} raw bits lead to no end")
     return result
 

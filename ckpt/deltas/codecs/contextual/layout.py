@@ -26,9 +26,8 @@ Table = NDArray[np.uint32]  # [context, token, 3]
 Turns = NDArray[np.int64]  # [context, 2]
 Quick = NDArray[np.uint16]  # [context, slot // 16]
 
-# Where a decoder is: the coder's state for this token and the next one, words and raw bits that were read, and whether
-# more were asked for than there are.
-STATE, NEXT, WORD, BIT, OVERRUN = range(5)
+# Where a decoder is: the coder's state for this token and the next one, words and raw bits that were read.
+STATE, NEXT, WORD, BIT = range(4)
 RAW_BYTES = 8  # that lie after the raw bits and are none of them, so that several may be read at once
 
 

@@ -19,7 +19,6 @@ from ckpt.deltas.codecs.contextual.layout import (
     LOWEST,
     NEAR,
     NEXT,
-    OVERRUN,
     PRECISION,
     RAW_BYTES,
     SHARE,
@@ -38,6 +37,8 @@ from ckpt.deltas.codecs.contextual.layout import (
 from ckpt.deltas.codecs.integers import Unsigned
 
 _LOG2 = np.array([max(value.bit_length() - 1, 0) for value in range(256)], np.uint8)
+_CLASS_OF = np.array([n if n < 4 else 2 * _LOG2[n] + (n >> (_LOG2[n] - 1) & 1) for n in range(256)], np.uint8)
+_BELOW = np.array([0 if n < 4 else _LOG2[n] - 1 for n in range(256)], np.uint8)
 _WINDOWS, _WINDOW = 64, 512  # at most so many elements are looked at to tell which classes change often
 _SIGN = 1 << 31
 _HIDDEN = 1 << 23
@@ -67,8 +68,8 @@ def decayed(bits: Int, loss: Int, steps: Int) -> Int:
 @compiled
 def _size_class(number: Int) -> tuple[Int, Int]:
     """0, 1, 2, 3, then two classes for each power of two; and how many raw bits tell the number within its class."""
-    if number < 4:
-        return number, 0
+    if number < 256:
+        return np.int64(_CLASS_OF[number]), np.int64(_BELOW[number])
     shifted = 0
     while number >> shifted > 0xFF:
         shifted += 8
@@ -155,9 +156,7 @@ def _events(
                 candidate[of] = size
         count += 1
         if rare:
-            contexts[count] = KINDS * of + 1
-            gap[of], run[of] = count, 0
-            count += 1
+            gap[of] = -1
     for place in gap:
         if place >= 0:  # of a class that is met no more; the same for each: no raw bits
             tokens[place] = LAST_GAP
@@ -203,17 +202,17 @@ def _model(
 
 @compiled
 def _read_token(
-    at: NDArray[np.int64],
+    state: Int,
+    word: Int,
     words: NDArray[np.uint16],
     table: Table,
     turns: Turns,
     quick: Quick,
     context: Int,
     tokens: Int,
-) -> Int:
+) -> tuple[Int, Int, Int]:
+    """The next token, the coder's state after it and the words read; beyond their end words are 0."""
     prepare(table, turns, quick, context, tokens, KINDS)
-    state = at[STATE]
-    at[STATE] = at[NEXT]
     slot = state & (WHOLE - 1)
     token = np.int64(quick[context, slot >> 4])
     while slot >= np.int64(table[context, token, START]) + np.int64(table[context, token, SHARE]):
@@ -221,46 +220,28 @@ def _read_token(
     state = np.int64(table[context, token, SHARE]) * (state >> PRECISION) + slot
     state -= np.int64(table[context, token, START])
     if state < LOWEST:
-        if at[WORD] < words.size:
-            state = state << 16 | np.int64(words[at[WORD]])
-            at[WORD] += 1
-        else:
-            at[OVERRUN] = 1
-            state = LOWEST
-    at[NEXT] = state
+        state <<= 16
+        if word < words.size:
+            state |= np.int64(words[word])
+        word += 1
     learn(table, turns, quick, context, token, tokens)
-    return token
+    return token, state, word
 
 
 @compiled
-def _read_number(at: NDArray[np.int64], raw: NDArray[np.uint8], size_class: Int) -> Int:
-    """The number of a class, told by raw bits; ``raw`` ends with ``RAW_BYTES`` that are none."""
+def _read_number(bit: Int, raw: NDArray[np.uint8], size_class: Int) -> tuple[Int, Int]:
+    """The number of a class, told by raw bits, and the bits read; beyond their end they are 0.
+
+    ``raw`` ends with ``RAW_BYTES`` that are none of them.
+    """
     least, below = _least_of(size_class)
-    if below == 0:
-        return least
-    bit = at[BIT]
-    if bit + below > 8 * (raw.size - RAW_BYTES):
-        at[OVERRUN] = 1
-        return least
-    at[BIT] = bit + below
+    after = bit + below
+    if below == 0 or after > 8 * (raw.size - RAW_BYTES):
+        return least, after
     piece = np.uint64(0)
     for byte in range((below + 14) >> 3):
         piece |= np.uint64(raw[(bit >> 3) + byte]) << np.uint64(8 * byte)
-    return least | (np.int64(piece >> np.uint64(bit & 7)) & ((1 << below) - 1))
-
-
-@compiled
-def _read_gap(
-    at: NDArray[np.int64],
-    words: NDArray[np.uint16],
-    raw: NDArray[np.uint8],
-    table: Table,
-    turns: Turns,
-    quick: Quick,
-    of: Int,
-) -> Int:
-    token = _read_token(at, words, table, turns, quick, KINDS * of + 1, GAP_TOKENS)
-    return 1 << 62 if token == LAST_GAP else _read_number(at, raw, token)
+    return least | (np.int64(piece >> np.uint64(bit & 7)) & ((1 << below) - 1)), after
 
 
 @compiled
@@ -281,30 +262,35 @@ def _decode(
     frequent, candidate, gap = memory[0], memory[1], memory[2]
     modulus = 1 << (8 * model.width)
     magnitude = (modulus >> 1) - 1
+    state, other, word, bit = at[STATE], at[NEXT], at[WORD], at[BIT]
     for index in range(old.size):
         bits = np.int64(old[index])
         of = (bits & magnitude) >> model.mantissa_bits
         rare = of < model.first or of >= model.end
-        if rare:
-            if gap[of] < 0:
-                gap[of] = _read_gap(at, words, raw, table, turns, quick, of)
-            if gap[of] > 0:
-                gap[of] -= 1
-                if model.steps:
-                    new[index] = _expected(bits, model)
-                continue
-        token = _read_token(at, words, table, turns, quick, KINDS * of, tokens)
+        if rare and gap[of] < 0:
+            token, moved, word = _read_token(state, word, words, table, turns, quick, KINDS * of + 1, GAP_TOKENS)
+            state, other = other, moved
+            gap[of], bit = _read_number(bit, raw, token) if token != LAST_GAP else (1 << 62, bit)
+        if rare and gap[of] > 0:
+            gap[of] -= 1
+            if model.steps:
+                new[index] = _expected(bits, model)
+            continue
+        token, moved, word = _read_token(state, word, words, table, turns, quick, KINDS * of, tokens)
+        state, other = other, moved
         if token < NEAR:
             size, negative = frequent[of] + (token >> 1) - 1, token & 1
         else:
-            size, negative = _read_number(at, raw, (token - NEAR + 1) >> 1), (token - NEAR + 1) & 1
+            size, bit = _read_number(bit, raw, (token - NEAR + 1) >> 1)
+            negative = (token - NEAR + 1) & 1
             if size >= 4:
                 if -1 <= size - candidate[of] <= 1:
                     frequent[of] = size
                 candidate[of] = size
         new[index] = (_expected(bits, model) + (-size if negative else size)) & (modulus - 1)
         if rare:
-            gap[of] = _read_gap(at, words, raw, table, turns, quick, of)
+            gap[of] = -1
+    at[STATE], at[NEXT], at[WORD], at[BIT] = state, other, word, bit
 
 
 # --- as functions of addresses and whole numbers, to be called without Numba -----------------------------------------
@@ -378,7 +364,7 @@ def _decoding(dtype: Any) -> Callable[..., int]:
             carray(table, (KINDS * CLASSES, columns, 3), np.uint32),
             carray(turns, (KINDS * CLASSES, 2), np.int64),
             carray(quick, (KINDS * CLASSES, WHOLE >> 4), np.uint16),
-            carray(at, (5,), np.int64),
+            carray(at, (4,), np.int64),
             carray(memory, (4, CLASSES), np.int64),
         )
         return 0
