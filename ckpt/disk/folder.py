@@ -30,6 +30,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Without it Linux refuses to map a file larger than memory privately. Python names the flag from 3.13 on.
 _MAP_NORESERVE = 0x4000
+_MAPPED_AROUND = 2 << 20  # Linux maps more of the page cache than what is touched: up to one folio of it
 # What opening ends with where something else stands than a regular file, or a folder above one.
 _IRREGULAR = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.ENAMETOOLONG})
 
@@ -259,8 +260,8 @@ def forget(view: memoryview) -> None:
     if not len(view) or not isinstance(view.obj, mmap.mmap):
         return
     start = _address(view) - _address(memoryview(view.obj))
-    first = start // mmap.PAGESIZE * mmap.PAGESIZE
-    view.obj.madvise(mmap.MADV_DONTNEED, first, start + len(view) - first)
+    first = max(start - _MAPPED_AROUND, 0) // mmap.PAGESIZE * mmap.PAGESIZE
+    view.obj.madvise(mmap.MADV_DONTNEED, first, min(start + len(view) + _MAPPED_AROUND, len(view.obj)) - first)
 
 
 def _address(view: memoryview) -> int:

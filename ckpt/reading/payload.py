@@ -34,6 +34,7 @@ Fill = Callable[[int, int], None]  # reads the bytes from one place to another, 
 
 _BLOCK_BYTES = 256 << 10
 _TASK_BYTES = 16 * CHUNK_BYTES  # enough to keep a thread busy, few enough to share a large storage
+_LET_GO_BYTES = 32 * CHUNK_BYTES  # what all threads together have in memory where pages are let go of
 
 
 def read_manifest(path: Path | str) -> Manifest:
@@ -304,12 +305,14 @@ def check_all(
         progress: Called with (bytes checked, bytes in all) while there is more than a little to check.
     """
     wanted = range(len(payload.manifest.storages)) if indices is None else indices
-    tasks = list(_tasks([(index, payload.manifest.storages[index].size_bytes) for index in wanted]))
+    cores = os.cpu_count() or 1
+    most = _TASK_BYTES if keep else min(max(_LET_GO_BYTES // cores // CHUNK_BYTES, 1) * CHUNK_BYTES, _TASK_BYTES)
+    tasks = list(_tasks([(index, payload.manifest.storages[index].size_bytes) for index in wanted], most))
     if len(tasks) == 1:  # no thread starts as fast as a small checkpoint is checked
         yield from _faults(payload, algorithm, tasks[0], keep)
         return
     done, total = 0, sum(payload.manifest.storages[index].size_bytes for index in wanted)
-    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ckpt-verify") as pool:
+    with ThreadPoolExecutor(cores, thread_name_prefix="ckpt-verify") as pool:
         running = [pool.submit(_faults, payload, algorithm, task, keep) for task in tasks]
         for task, pending in zip(tasks, running, strict=True):
             yield from pending.result()
@@ -334,16 +337,16 @@ def _faults(payload: Payload, algorithm: Algorithm | None, parts: list[_Part], k
     return faults
 
 
-def _tasks(sizes: Sequence[tuple[int, int]]) -> Iterator[list[_Part]]:
-    """Storages cut or put together so that each task has about as many bytes; a storage without bytes counts, too."""
+def _tasks(sizes: Sequence[tuple[int, int]], most: int) -> Iterator[list[_Part]]:
+    """Storages cut or put together so that each task has about ``most`` bytes; one without bytes counts, too."""
     task: list[_Part] = []
     weight = 0
     for index, size in sizes:
-        for start in range(0, max(size, 1), _TASK_BYTES):
-            part = min(size - start, _TASK_BYTES)
+        for start in range(0, max(size, 1), most):
+            part = min(size - start, most)
             task.append((index, range(start // CHUNK_BYTES, -(-(start + part) // CHUNK_BYTES))))
             weight += part + CHUNK_BYTES // 64  # what one more storage costs beside its bytes
-            if weight >= _TASK_BYTES:
+            if weight >= most:
                 yield task
                 task, weight = [], 0
     if task:

@@ -29,7 +29,7 @@ Blocks = Callable[[], Iterator[memoryview]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A storage to be written: its size, and its bytes as blocks of whole chunks.
+    """A storage to be written: its size, and its bytes as blocks of whole chunks; the next may overwrite the last.
 
     ``flat`` gives them, if there are any, as one tensor of bytes on its device, without a copy, where they lie so.
     ``begin`` is called some time before ``blocks``, where bytes have to be made first and other threads can make them.
@@ -217,7 +217,8 @@ def _flat(tensor: Tensor, start: int, size: int) -> Tensor:
 
 
 def _gathered(group: list[_Placed], start: int, size: int) -> Iterator[memoryview]:
-    """Zeros, with the tensors' own elements laid over them, a block at a time."""
+    """Zeros, with the tensors' own elements laid over them, a block at a time; the next one overwrites it."""
+    whole = torch.empty(-(-min(size, BLOCK_BYTES) // _WIDEST) * _WIDEST, dtype=torch.uint8)
     waiting = sorted(group, key=lambda member: member.start, reverse=True)
     reached: list[_Placed] = []
     for low in range(start, start + size, BLOCK_BYTES):
@@ -225,7 +226,7 @@ def _gathered(group: list[_Placed], start: int, size: int) -> Iterator[memoryvie
         while waiting and waiting[-1].start < low + room:
             reached.append(waiting.pop())
         reached = [member for member in reached if member.end > low]
-        block = torch.zeros(-(-room // _WIDEST) * _WIDEST, dtype=torch.uint8)
+        block = whole[: -(-room // _WIDEST) * _WIDEST].zero_()
         for member in reached:
             _overlay(block, bits(member.tensor), member.start - low)
         yield memory_of(block)[:room]
@@ -266,15 +267,24 @@ def _overlay_inside(block: Tensor, source: Tensor, place: int, axis: int) -> lis
 
 
 def _rows(tensor: Tensor) -> Iterator[memoryview]:
-    """The elements in row-major order, as many at a time as make a small block."""
+    """The elements in row-major order, as many at a time as make a small block; the next ones overwrite them."""
+    size = tensor.numel() * tensor.element_size()
+    room = torch.empty(min(size, _PIECE_BYTES), dtype=torch.uint8)  # one: from the heap each would lie somewhere else
+    for piece in _pieces(bits(tensor)):
+        there = room[: piece.numel() * piece.element_size()]
+        there.view(piece.dtype).view(piece.shape).copy_(piece)
+        yield memory_of(there)
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     size = tensor.numel() * tensor.element_size()
     if size <= _PIECE_BYTES:
-        yield memory_of(bits(tensor.contiguous()).cpu())
+        yield tensor
         return
     rows = max(_PIECE_BYTES * tensor.shape[0] // size, 1)
     for start in range(0, tensor.shape[0], rows):
         piece = tensor[start : start + rows]
-        yield from _rows(piece if rows > 1 else piece[0])
+        yield from _pieces(piece if rows > 1 else piece[0])
 
 
 def rejoin(pieces: Iterator[memoryview]) -> Iterator[memoryview]:

@@ -126,7 +126,7 @@ def test_a_view_is_gathered_whatever_the_blocks(
     values = torch.arange(1, 1 + 256 * dtype.itemsize, dtype=torch.int64).to(torch.uint8).view(dtype)
     view = values.as_strided(shape, strides[: len(shape)])
     (record,), (source,) = memory.collect({"x": view})
-    gathered = torch.frombuffer(bytearray(b"".join(source.blocks())), dtype=torch.uint8)
+    gathered = torch.frombuffer(bytearray(b"".join(map(bytes, source.blocks()))), dtype=torch.uint8)
 
     stored = record.strides if not is_permuted(record, 1) else contiguous_strides(shape)
     again = gathered.view(dtype).as_strided(shape, stored)
