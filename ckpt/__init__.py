@@ -20,6 +20,8 @@ training changed few bits.
 
     >>> ckpt.diff("runs/1/step-10", "runs/1/step-20", "delta")          # doctest: +SKIP
     >>> ckpt.apply("runs/1/step-10", "delta", "copy-of-step-20")        # refused unless the root comes out right
+    >>> ckpt.invert("delta", "back", base="runs/1/step-10")             # turns step 20 into step 10
+    >>> ckpt.squash(["delta", "next"], "both")                          # one delta that does what both do
 
 A *signature* says who vouches for a checkpoint or a delta. With ``trust``, what nobody of those has signed is refused,
 and nothing is exposed that SHA-256 has not proved to be what was signed.
@@ -47,11 +49,14 @@ into it. The package stands alone: torch, protobuf, hashes and Ed25519, nothing 
 from ckpt.adoption.adopting import adopt
 from ckpt.conversion.converting import convert
 from ckpt.deltas.delta import Delta
+from ckpt.deltas.inverting import invert
 from ckpt.deltas.reader import apply
+from ckpt.deltas.squashing import squash
 from ckpt.deltas.wire import read_delta
 from ckpt.deltas.writer import diff
 from ckpt.errors import (
     BadSignatureError,
+    BaseNeededError,
     CheckpointError,
     ConversionError,
     CorruptChunkError,
@@ -98,6 +103,7 @@ from ckpt.signatures.trust import Trust
 __all__ = [
     "Attachment",
     "BadSignatureError",
+    "BaseNeededError",
     "Checkpoint",
     "CheckpointError",
     "ConversionError",
@@ -141,6 +147,7 @@ __all__ = [
     "convert",
     "diff",
     "inspect",
+    "invert",
     "keep",
     "keygen",
     "latest",
@@ -155,6 +162,7 @@ __all__ = [
     "save_async",
     "sign",
     "signer",
+    "squash",
     "steps_to_keep",
     "unsign",
     "verify",

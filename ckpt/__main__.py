@@ -77,14 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("base", "target"):
         diff.add_argument(name, type=_path, help="a checkpoint folder")
     diff.add_argument("out", type=_path, help="the delta folder to be")
-    diff.add_argument(
-        "--codecs", nargs="+", choices=CODECS, default=tuple(CODECS), help="those that may be used; default: all"
-    )
+    _add_codecs(diff)
     apply = _command(commands, "apply", _apply, "write the checkpoint that DELTA makes from BASE")
     apply.add_argument("base", type=_path, help="a checkpoint folder; never written to")
     apply.add_argument("delta", type=_path, help="a delta folder")
     apply.add_argument("out", type=_path, help="the checkpoint folder to be")
     _add_trust(apply)
+    _add_deltas_of_deltas(commands)
     adopt = _command(commands, "adopt", _adopt, "give safetensors files of others a manifest, where they lie")
     adopt.add_argument("path", type=_path, help="a .safetensors file, or a folder with an index or one such file")
     adopt.add_argument("--out", type=_path, help="a folder to be, of clones or copies: for read-only places and links")
@@ -113,6 +112,25 @@ def _parser() -> argparse.ArgumentParser:
     _add_retention(commands)
     _add_signing(commands)
     return parser
+
+
+def _add_deltas_of_deltas(commands: Any) -> None:
+    invert = _command(commands, "invert", _invert, "write the delta that turns the target of DELTA back into BASE")
+    invert.add_argument("delta", type=_path, help="a delta folder")
+    invert.add_argument("--base", type=_path, help="the checkpoint that it was made for; needed")
+    squash = _command(commands, "squash", _squash, "write the one delta that does what many do one after the other")
+    squash.add_argument("deltas", type=_path, nargs="+", metavar="delta", help="delta folders, in their order")
+    squash.add_argument("--base", type=_path, help="the checkpoint that the first one was made for; makes it smaller")
+    for command in (invert, squash):
+        command.add_argument("out", type=_path, help="the delta folder to be")
+        _add_codecs(command)
+        _add_trust(command)
+
+
+def _add_codecs(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--codecs", nargs="+", choices=CODECS, default=tuple(CODECS), help="those that may be used; default: all"
+    )
 
 
 def _add_retention(commands: Any) -> None:
@@ -254,7 +272,35 @@ def _told(report: ckpt.Report) -> Result:
 
 def _diff(options: argparse.Namespace) -> Result:
     delta = ckpt.diff(options.base, options.target, options.out, codecs=options.codecs, progress=progress_bar())
-    full = ckpt.read_manifest(options.target).payload_bytes
+    return _made_delta(options.out, delta)
+
+
+def _invert(options: argparse.Namespace) -> Result:
+    delta = ckpt.invert(
+        options.delta,
+        options.out,
+        base=options.base,
+        trust=_trust(options),
+        codecs=options.codecs,
+        progress=progress_bar(),
+    )
+    return _made_delta(options.out, delta)
+
+
+def _squash(options: argparse.Namespace) -> Result:
+    delta = ckpt.squash(
+        options.deltas,
+        options.out,
+        base=options.base,
+        trust=_trust(options),
+        codecs=options.codecs,
+        progress=progress_bar(),
+    )
+    return _made_delta(options.out, delta)
+
+
+def _made_delta(where: Path, delta: ckpt.Delta) -> Result:
+    full = delta.target.payload_bytes
     facts = {
         "base_root": delta.base_root,
         "target_root": delta.target_root,
@@ -263,7 +309,7 @@ def _diff(options: argparse.Namespace) -> Result:
         "full_bytes": full,
     }
     ratio = full / delta.size_bytes
-    text = f"{options.out}: {delta.size_bytes:,} bytes for a state of {full:,} (ratio {ratio:.1f})"
+    text = f"{where}: {delta.size_bytes:,} bytes for a state of {full:,} (ratio {ratio:.1f})"
     return 0, facts, f"{text}\n{delta.base_root} → {delta.target_root}"
 
 

@@ -24,6 +24,7 @@
     │   └── ExpiredSignatureError             its time is over
     └── DeltaError                            a delta that cannot be applied
         ├── WrongBaseError                    made for another base
+        ├── BaseNeededError                   what is asked for is not in the deltas alone
         └── CorruptFrameError                 a frame's bytes are not those that were written
 
 Each error says the thing, what was found, what was expected and what to do next, and carries the same facts
@@ -326,10 +327,26 @@ class DeltaError(CheckpointError):
 class WrongBaseError(DeltaError):
     """The delta was made for a base with another root."""
 
+    def __init__(self, *, delta: Path, found: str, expected: str, base: str = "the base") -> None:
+        super().__init__(
+            f"delta '{delta}' applies to a checkpoint with root {expected}, but {base} has root {found}; "
+            "apply the deltas of a chain in order, each to the checkpoint it was made from.",
+            delta=delta,
+            found=found,
+            expected=expected,
+        )
+
+
+class BaseNeededError(DeltaError):
+    """What is to be made of a delta does not follow from deltas alone.
+
+    Attributes: ``delta``, ``found`` (what only the base can tell), ``expected`` (the base's root).
+    """
+
     def __init__(self, *, delta: Path, found: str, expected: str) -> None:
         super().__init__(
-            f"delta '{delta}' applies to a checkpoint with root {expected}, but the base has root {found}; "
-            "apply the deltas of a chain in order, each to the checkpoint it was made from.",
+            f"delta '{delta}' is not enough: {found}. Pass base=, the checkpoint with root {expected} "
+            "(--base on the command line).",
             delta=delta,
             found=found,
             expected=expected,

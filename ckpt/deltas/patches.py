@@ -55,6 +55,11 @@ class Patches:
             raise self.bad(frame, text(found), text(frame.sha256))
         return encoded
 
+    def prove(self) -> None:
+        """Raise on the first frame whose encoded bytes are other than were written."""
+        for frame in self.delta.frames():
+            self.encoded(frame)
+
     def name_of(self, frame: Frame) -> str:
         """A frame in words, for messages."""
         return f"the frame at byte {frame.patch_offset} of {self.delta.patches[frame.patch].name}"

@@ -87,8 +87,7 @@ def write_between(
     codecs: Collection[str] = tuple(CODECS),
     progress: Progress | None = None,
 ) -> Delta:
-    """As :func:`diff`, between two sides that need not lie on disk."""
-    check_codecs(codecs)
+    """As :func:`diff`, between two sides that need not lie on disk; the caller has checked the codecs."""
 
     def encode(file: BinaryIO) -> Delta:
         writer = _FrameWriter(file, codecs)

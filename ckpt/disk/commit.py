@@ -63,6 +63,21 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
 
 
 @contextmanager
+def scratch(path: Path | str) -> Iterator[Path]:
+    """Give an empty folder beside ``path``, removed when the block ends; after a kill the next writer there does it."""
+    final = Path(os.path.realpath(path))
+    make_folder(final.parent)
+    folder, lock = _hold(final)
+    try:
+        yield folder
+    finally:
+        try:
+            remove_tree(folder)
+        finally:
+            os.close(lock)
+
+
+@contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Let errors of the system that name no file, as those of write, fsync, flock and close, name ``path``."""
     try:

@@ -34,6 +34,25 @@ def test_a_delta_is_made_and_applied(pair: Path, capsys: pytest.CaptureFixture[s
     assert facts["target_root"] in capsys.readouterr().out
 
 
+def test_deltas_are_turned_round_and_put_together(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, delta, back, both = (str(pair / name) for name in ("old", "d", "back", "both"))
+    ckpt.diff(old, pair / "new", delta)
+
+    assert main(["invert", delta, back, "--base", old, "--json"]) == 0
+    inverted = json.loads(capsys.readouterr().out)
+    assert main(["squash", delta, back, both, "--base", old]) == 0
+    assert main(["squash", back, delta, str(pair / "x"), "--base", old]) == 1
+    assert main(["invert", delta, str(pair / "x")]) == 1
+
+    said = capsys.readouterr()
+    assert inverted["target_root"] == ckpt.read_manifest(old).root
+    assert f"{inverted['target_root']} → {inverted['target_root']}" in said.out
+    wrong, lacking = said.err.splitlines()
+    assert wrong.startswith("WrongBaseError: ")
+    assert lacking.startswith("BaseNeededError: ")
+    assert lacking.endswith("(--base on the command line).")
+
+
 def test_a_delta_is_called_one_where_a_checkpoint_is_expected_and_the_other_way(
     pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

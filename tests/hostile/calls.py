@@ -128,6 +128,9 @@ DELTA: Calls = {
     "read_delta": (Look.MANIFEST, ckpt.read_delta),
     "sign": (Look.MANIFEST, lambda path: ckpt.sign(path, OLD)),
     "apply": (Look.SHA256, lambda path: ckpt.apply(path.parent / "old", path, made(path))),
+    "invert": (Look.SHA256, lambda path: ckpt.invert(path, made(path), base=path.parent / "old")),
+    "squash": (Look.SHA256, lambda path: ckpt.squash([path], made(path), base=path.parent / "old")),
+    "squash without the base": (Look.MANIFEST, lambda path: ckpt.squash([path], made(path))),
 }
 
 # What the child process of ``ckpt.convert`` calls: a child for each lie would take minutes.

@@ -130,3 +130,30 @@ def test_any_mutation_of_a_delta_is_refused_or_makes_what_it_states(
         assert [path.name for path in work.iterdir()] == ["d"]
         return
     assert made.seal == ckpt.read_delta(delta).target_seal
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32), inside=st.booleans(), with_base=st.booleans())
+def test_any_mutation_of_a_delta_is_refused_or_makes_a_delta_that_can_be_read(
+    seed: int, inside: bool, with_base: bool, pair: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Between two sound ones, so that its frames meet theirs; what cannot be told without the base is seen to later."""
+    work = tmp_path_factory.mktemp("mutated")
+    delta = copied(pair / "delta", work / "d")
+    ckpt.diff(pair / "new", pair / "old", work / "back", codecs=("sparse", "planes"))
+    if inside:
+        refresh_frames(delta, Random(seed))
+    else:
+        rewrite_delta(delta, lambda message: mutate(message, Random(seed)))
+
+    for name, call in (
+        ("squashed", lambda out: ckpt.squash([delta, work / "back"], out, base=pair / "old" if with_base else None)),
+        ("inverted", lambda out: ckpt.invert(delta, out, base=pair / "old")),
+    ):
+        try:
+            made = call(work / name)
+        except ckpt.CheckpointError:
+            assert not (work / name).exists()
+        else:
+            assert made == ckpt.read_delta(work / name)
+    assert not [path for path in work.iterdir() if path.name.startswith(".")]

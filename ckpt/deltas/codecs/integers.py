@@ -35,6 +35,12 @@ def elements(data: memoryview | bytes | bytearray, width: int) -> Unsigned:
     return np.frombuffer(data, _UNSIGNED[width])
 
 
+def add(data: bytearray | memoryview, differences: memoryview, *, width: int) -> None:
+    """Add elements to those in ``data``, in place, modulo 2ʷ."""
+    sums = elements(data, width)
+    sums += elements(differences, width)
+
+
 def zigzag(differences: Unsigned) -> Unsigned:
     """0, −1, 1, −2, … ↦ 0, 1, 2, 3, …: small differences of either sign become small numbers."""
     width = differences.itemsize

@@ -1,0 +1,209 @@
+"""Compose deltas without their base, as far as :mod:`ckpt.deltas.lineage` can tell what becomes of each chunk.
+
+A frame that nothing has met goes over byte for byte, its SHA-256 checked; differences that met are added up; other
+chunks that are known are written whole, proved by the target's digests. Where a chunk is lost, the base is asked for.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from ckpt.deltas.codecs import codec
+from ckpt.deltas.codecs.integers import add
+from ckpt.deltas.delta import Action, Delta, Frame, Operation
+from ckpt.deltas.lineage import Chunk, Kind, Layer, Piece, Told, followed, layers_of
+from ckpt.deltas.made import ADDITIVE, Decoded, Run
+from ckpt.deltas.patches import Patches
+from ckpt.deltas.sides import Bytes
+from ckpt.deltas.writer import FRAME_CHUNKS
+from ckpt.disk.hashing import Progress
+from ckpt.errors import BaseNeededError, CorruptFrameError
+from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, chunks_of, sha256, text
+
+
+def compose(chain: Sequence[Patches], file: BinaryIO, codecs: Collection[str], progress: Progress | None) -> Delta:
+    """The delta that does what all do one after the other; its frames go to ``file``.
+
+    Args:
+        chain: Deltas, each made for the target of the one before it.
+        file: The patch to be.
+        codecs: Those that may code differences that were added up.
+        progress: Called with (bytes of storages done, bytes in all).
+
+    Raises:
+        BaseNeededError: a chunk is lost; the frame and the delta that need the base are named.
+        CorruptFrameError: a frame is not what was written.
+        FormatError: two deltas do not fit each other.
+    """
+    first, last = chain[0].delta, chain[-1].delta
+    composer = _Composer(
+        file=file,
+        deltas=[Decoded(patches) for patches in chain],
+        adding=[name for name in ADDITIVE if name in codecs],
+        base_root=first.base_root,
+    )
+    done, total = 0, last.target.payload_bytes
+    told = [list(zip(each.delta.storages, each.delta.target.storages, strict=True)) for each in chain]
+    storages = []
+    for index, chunks in enumerate(last.target.storages):
+        storages.append(composer.composed(told, index))
+        done += chunks.size_bytes
+        if progress is not None:
+            progress(done, total)
+    told = [_attached(each.delta) for each in chain]
+    attachments = [composer.composed(told, index) for index in range(len(last.attachments))]
+    target = replace(
+        last.target,
+        storages=tuple(chunks for _, chunks in storages),
+        attachments=tuple(
+            replace(item, chunks=chunks) for item, (_, chunks) in zip(last.target.attachments, attachments, strict=True)
+        ),
+    )
+    return replace(
+        last,
+        base_root=first.base_root,
+        target=target,
+        storages=tuple(operation for operation, _ in storages),
+        attachments=tuple(operation for operation, _ in attachments),
+    )
+
+
+def _attached(delta: Delta) -> list[Told]:
+    return [
+        (operation, item.chunks) for operation, item in zip(delta.attachments, delta.target.attachments, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Composer:
+    """Writes the frames of composed operations."""
+
+    file: BinaryIO
+    deltas: Sequence[Decoded]
+    adding: Sequence[str]
+    base_root: str
+
+    def composed(self, told: Sequence[Sequence[Told]], index: int) -> Told:
+        """The operation that makes number ``index`` of the last target, and the digests that it states."""
+        size = told[-1][index][1].size_bytes
+        base, layers = layers_of(self.deltas, told, index)
+        if not layers:
+            return Operation(action=Action.COPY, base=base), Chunks(size_bytes=size, crc32=b"", sha256=b"")
+        chunks, digests = followed(layers)
+        action = Action.NEW if layers[0].operation.action is Action.NEW else Action.PATCH
+        frames = tuple(self._frames(chunks, digests, _bytes_of(layers), size))
+        stated = chunks_of((digests[number] for number in sorted(chunks)), size_bytes=size)
+        return Operation(action=action, base=base, frames=frames), stated
+
+    def _frames(
+        self, chunks: Mapping[int, Chunk], digests: Mapping[int, tuple[int, bytes]], known: Bytes, size: int
+    ) -> Iterator[Frame]:
+        reached = 0
+        for number in sorted(chunks):
+            chunk = chunks[number]
+            if number < reached:
+                continue
+            if _is_whole(number, chunks):
+                yield self._as_it_is(chunk.pieces[0])
+                reached = chunk.pieces[0].frame.chunks.stop
+                continue
+            if chunk.kind is not Kind.KNOWN and not (chunk.kind is Kind.SUM and self.adding):
+                raise self._needed(chunk.pieces[-1])
+            reached = _end(number, chunks)
+            start, end = number * CHUNK_BYTES, min(reached * CHUNK_BYTES, size)
+            if chunk.kind is Kind.KNOWN:
+                yield self._known(known[start:end], start, [digests[each] for each in range(number, reached)])
+            else:
+                yield self._added([chunks[each] for each in range(number, reached)], start, end)
+
+    def _as_it_is(self, piece: Piece) -> Frame:
+        return self._put(piece.decoded.patches.encoded(piece.frame), piece.frame)
+
+    def _known(self, data: memoryview, start: int, digests: Sequence[tuple[int, bytes]]) -> Frame:
+        for place, (_, expected) in enumerate(digests):
+            low, high = chunk_range(place, len(data))
+            if (found := sha256(data[low:high])) != expected:
+                raise CorruptFrameError(
+                    delta=self.deltas[-1].patches.folder,
+                    frame=f"what makes bytes {start + low}–{start + high - 1}",
+                    found=text(found),
+                    expected=text(expected),
+                )
+        encoded = codec("raw").encode(memoryview(b""), data, width=1)
+        return self._put(encoded, _frame("raw", start, len(data), base_size=0, width=1))
+
+    def _added(self, chunks: Sequence[Chunk], start: int, end: int) -> Frame:
+        """A frame of differences that were added up, by the codec that is smallest."""
+        width = chunks[0].pieces[0].frame.width
+        total = bytearray(end - start)
+        for place, chunk in enumerate(chunks):
+            low, high = chunk_range(place, end - start)
+            for piece in chunk.pieces:
+                shift = start - piece.frame.offset
+                difference = piece.decoded.difference(piece.frame)[low + shift : high + shift]
+                add(memoryview(total)[low:high], difference, width=width)
+        zeros, target = memoryview(bytes(end - start)), memoryview(total)
+        encoded = {name: codec(name).encode(zeros, target, width=width) for name in self.adding}
+        name = min(self.adding, key=lambda name: len(encoded[name]))
+        return self._put(encoded[name], _frame(name, start, end - start, base_size=end - start, width=width))
+
+    def _put(self, encoded: bytes, frame: Frame) -> Frame:
+        offset = self.file.tell()
+        self.file.write(encoded)
+        return replace(
+            frame, patch=0, patch_offset=offset, encoded_size=len(encoded), sha256=sha256(encoded),
+            reversible=codec(frame.codec).REVERSIBLE,
+        )  # fmt: skip
+
+    def _needed(self, piece: Piece) -> BaseNeededError:
+        patches = piece.decoded.patches
+        found = f"{patches.name_of(piece.frame)} (by '{piece.frame.codec}') meets what a delta before it changed"
+        return BaseNeededError(delta=patches.folder, found=found, expected=self.base_root)
+
+
+def _bytes_of(layers: Sequence[Layer]) -> Bytes:
+    """The bytes of the last target, of which only known chunks may be asked for."""
+    made: Bytes = memoryview(b"")
+    for layer in layers:
+        made = Run(layer.operation, layer.chunks.size_bytes, made, layer.decoded)
+    return made
+
+
+def _is_whole(number: int, chunks: Mapping[int, Chunk]) -> bool:
+    """Whether a frame begins here that nothing has met."""
+    pieces = chunks[number].pieces
+    if len(pieces) != 1 or chunks[number].kind is Kind.LOST or pieces[0].frame.chunks.start != number:
+        return False
+    return all(each in chunks and chunks[each].pieces == pieces for each in pieces[0].frame.chunks)
+
+
+def _end(first: int, chunks: Mapping[int, Chunk]) -> int:
+    """Where a frame ends that begins with this chunk: others that are told alike join it."""
+    end = first + 1
+    while end < first + FRAME_CHUNKS and end in chunks and not _is_whole(end, chunks):
+        if not _alike(chunks[first], chunks[end]):
+            break
+        end += 1
+    return end
+
+
+def _alike(one: Chunk, other: Chunk) -> bool:
+    if one.kind is not other.kind or one.kind is Kind.LOST:
+        return False
+    return one.kind is Kind.KNOWN or one.pieces[0].frame.width == other.pieces[0].frame.width
+
+
+def _frame(name: str, offset: int, size: int, *, base_size: int, width: int) -> Frame:
+    return Frame(
+        codec=name,
+        offset=offset,
+        size=size,
+        base_offset=offset if base_size else 0,
+        base_size=base_size,
+        width=width,
+        patch=0,
+        patch_offset=0,
+        encoded_size=0,
+        sha256=b"",
+        reversible=False,
+    )

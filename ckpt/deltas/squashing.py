@@ -1,0 +1,120 @@
+"""Make one delta of many, without a checkpoint being written in between.
+
+With the base it is the delta of both ends, as :func:`ckpt.diff` makes it: the last target is made in memory, frame by
+frame, and proved. Without it frames are composed as far as they tell by themselves.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from ckpt.deltas.codecs import CODECS
+from ckpt.deltas.composing import compose
+from ckpt.deltas.delta import Delta
+from ckpt.deltas.made import Made
+from ckpt.deltas.patches import Patches, patches_in
+from ckpt.deltas.sides import Side
+from ckpt.deltas.writer import check_codecs, put_delta, write_between
+from ckpt.disk.commit import refuse_destination, scratch
+from ckpt.disk.folder import reading
+from ckpt.disk.hashing import Progress
+from ckpt.errors import WrongBaseError
+from ckpt.format.names import DELTA_NAME
+from ckpt.reading.payload import Payload, open_payload
+from ckpt.signatures.keys import PrivateKey
+from ckpt.signatures.signing import Signer
+from ckpt.signatures.trust import Trusted, as_trust
+
+AT_ONCE = 4  # deltas: each holds up to 32 MiB of decoded frames, and up to 16 MiB of what is being put together
+
+
+def squash(
+    deltas: Sequence[Path | str],
+    out: Path | str,
+    *,
+    base: Path | str | None = None,
+    trust: Trusted | None = None,
+    sign: Signer | PrivateKey | None = None,
+    codecs: Collection[str] = tuple(CODECS),
+    progress: Progress | None = None,
+) -> Delta:
+    """Write the one delta that does what ``deltas`` do one after the other.
+
+    Its ``sequence`` is that of the last one, whose target's signatures travel with it.
+
+    Args:
+        deltas: Delta folders, each made for the target of the one before it.
+        out: The delta folder to be.
+        base: The checkpoint that the first one was made for. With it the outcome is what :func:`ckpt.diff` makes of
+            both ends, proved by the last target's digests. Without it, what the deltas do not tell of the target is
+            proved when it is applied.
+        trust: Whose signature each of them must have, as for :func:`ckpt.apply`.
+        sign, progress: As for :func:`ckpt.diff`.
+        codecs: Those that may be used for what is encoded anew, beside ``"raw"``.
+
+    Returns:
+        The delta.
+
+    Raises:
+        ValueError: no deltas, or a codec that there is not.
+        WrongBaseError: a delta was made for another checkpoint than the one before it makes; both roots are named.
+        BaseNeededError: no base was given, and two frames met that cannot be told without; the second one is named.
+        SignatureError: nobody who is trusted has signed one of them.
+        CorruptFrameError, CorruptChunkError: a frame, or a chunk of the base, is not what was written.
+        FormatError: a delta breaks a rule.
+        DestinationError: ``out`` exists.
+    """
+    if isinstance(deltas, str | Path) or not deltas:
+        raise ValueError(f"deltas is {deltas!r}; expected a list of one delta folder or more, in their order")
+    check_codecs(codecs)
+    read = partial(patches_in, trust=as_trust(trust))
+    chain = [reading(delta, read, expected=DELTA_NAME) for delta in deltas]
+    for one, then in pairwise(chain):
+        if then.delta.base_root != one.delta.target_root:
+            raise WrongBaseError(
+                delta=then.folder,
+                base=f"what '{one.folder}' makes",
+                found=one.delta.target_root,
+                expected=then.delta.base_root,
+            )
+    refuse_destination(out, overwrite=False, owns=lambda _: "another delta")
+    before = None if base is None else open_payload(base, attachments=True)
+    for patches in chain:
+        patches.prove()  # also the frames that others overwrite, which are not decoded
+    steps = -(-(len(chain) - 1) // (AT_ONCE - 1)) or 1
+    with scratch(out) as folder:
+        for step in range(1, steps):
+            made = folder / f"{step}"
+            _squash(chain[:AT_ONCE], made, before, codecs, None, _part(progress, step, steps))
+            chain = [reading(made, partial(patches_in, trust=None), expected=DELTA_NAME), *chain[AT_ONCE:]]
+        return _squash(chain, out, before, codecs, sign, _part(progress, steps, steps))
+
+
+def _squash(
+    chain: Sequence[Patches],
+    out: Path | str,
+    base: Payload | None,
+    codecs: Collection[str],
+    sign: Signer | PrivateKey | None,
+    progress: Progress | None,
+) -> Delta:
+    last = chain[-1]
+    if base is None:
+        return put_delta(
+            out,
+            lambda file: compose(chain, file, codecs, progress),
+            sign=sign,
+            target_signatures=last.signatures.target,
+        )
+    target: Side = base
+    for patches in chain:
+        target = Made(target, patches)
+    return write_between(base, target, out, sequence=last.delta.sequence, sign=sign, codecs=codecs, progress=progress)
+
+
+def _part(progress: Progress | None, step: int, steps: int) -> Progress | None:
+    """The progress of one of several steps that count alike."""
+    if progress is None:
+        return None
+    return lambda done, total: progress((step - 1) * total + done, steps * total)
