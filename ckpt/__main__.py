@@ -5,9 +5,7 @@ any fault found, 2 on a call that makes no sense, 130 when it was interrupted.
 """
 
 import argparse
-import io
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ckpt
+from ckpt.command_line import Parser, parsed, run_command
 from ckpt.deltas.codecs import CODECS
 from ckpt.errors import CheckpointError
 from ckpt.format.manifest import FORMAT_VERSION
@@ -33,37 +32,27 @@ Result = tuple[int, dict[str, Any], str]  # exit code, the object, the text
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; see the module's head."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names may hold what the terminal's encoding does not
-    options = _parser().parse_args(arguments)
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    options = parsed(_parser(), arguments)
     try:
         code, facts, text = options.run(options)
     except (CheckpointError, OSError, ValueError, KeyboardInterrupt) as error:
-        name, message = type(error).__name__, str(error) or "stopped before its end"
+        name = type(error).__name__
+        message = " ".join([str(error) or "stopped before its end", *getattr(error, "__notes__", ())])
         if options.json:
-            _tell(json.dumps({"ok": False, "error": name, "message": message}))
+            print(json.dumps({"ok": False, "error": name, "message": message}))
         else:
             print(f"{name}: {_line(message)}", file=sys.stderr)
         return 130 if isinstance(error, KeyboardInterrupt) else 1 if isinstance(error, CheckpointError | OSError) else 2
-    told = _tell(json.dumps(facts) if options.json else text)
-    return int(code) or (0 if told else 1)
+    print(json.dumps(facts) if options.json else text)
+    return int(code)
 
 
-def _tell(text: str) -> bool:
-    """Print an answer; false when it could not be, into a full disk or to a reader that has gone."""
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):
-            print(f"{type(error).__name__}: {error}: the answer was not written", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
-        return False
-    return True
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ckpt", description="Inspect, verify, diff and patch checkpoints.")
+def _parser() -> Parser:
+    parser = Parser(prog="ckpt", description="Inspect, verify, diff and patch checkpoints.")
     parser.add_argument("--version", action="version", version=f"ckpt {PRODUCER['ckpt']}, format {FORMAT_VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     inspect = _command(commands, "inspect", _inspect, "tell what is in a checkpoint, from its manifest alone")
@@ -257,17 +246,19 @@ def _told(report: ckpt.Report) -> Result:
         "root": report.root,
         "algorithm": report.algorithm,
         "checked_bytes": report.checked_bytes,
+        "restored": list(report.restored),
         "accepted": _statement(report.accepted) if report.accepted else None,
         "faults": [{"error": type(fault).__name__, "message": str(fault)} for fault in report.faults],
         "foreign": list(report.foreign),
     }
+    restored = "".join(f"restored {_line(what)}\n" for what in report.restored)
     beside = "".join(f"\nno part of it: {_line(name)}" for name in report.foreign)
     good = f"{report.path}: {report.checked_bytes:,} bytes match by {report.algorithm}, root {report.root}"
     good += f"\n{_said(report.accepted)}" if report.accepted else ""
     bad = "\n".join(f"{type(fault).__name__}: {_line(str(fault))}" for fault in report.faults)
     if report.ok:
-        return 0, facts, good + beside
-    return 1, facts, f"{bad}\n{len(report.faults)} fault(s) in {report.path}{beside}"
+        return 0, facts, restored + good + beside
+    return 1, facts, f"{restored}{bad}\n{len(report.faults)} fault(s) in {report.path}{beside}"
 
 
 def _diff(options: argparse.Namespace) -> Result:
@@ -330,8 +321,8 @@ def _convert(options: argparse.Namespace) -> Result:
 def _latest(options: argparse.Namespace) -> Result:
     found = ckpt.latest(options.folder, prefix=options.prefix)
     if found is None:
-        return 1, {"path": None}, f"{options.folder}: no checkpoint whose name ends in a number"
-    return 0, {"path": str(found)}, str(found)
+        return 1, {"ok": False, "path": None}, f"{options.folder}: no checkpoint whose name ends in a number"
+    return 0, {"ok": True, "path": str(found)}, str(found)
 
 
 def _keep(options: argparse.Namespace) -> Result:

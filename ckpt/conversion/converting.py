@@ -18,7 +18,7 @@ from threading import Timer
 
 import torch
 
-from ckpt.disk.commit import sweep
+from ckpt.disk.commit import resolved, sweep
 from ckpt.disk.hashing import Progress
 from ckpt.errors import ConversionError, DestinationError
 from ckpt.format.manifest import Manifest
@@ -102,7 +102,7 @@ def _child(arguments: list[str], out: Path, *, wall_s: int) -> "Iterator[subproc
         timer.cancel()
         child.kill()
         child.communicate()
-        sweep(Path(os.path.realpath(out)))  # what it left, had it been ended while it wrote
+        sweep(resolved(out))  # what it left, had it been ended while it wrote
 
 
 def _kind(path: Path) -> str:

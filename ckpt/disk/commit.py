@@ -40,7 +40,7 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
             cannot exchange two folders in one step.
     """
     refuse_destination(path, overwrite=overwrite, owns=owns)
-    final = Path(os.path.realpath(path))
+    final = resolved(path)
     make_folder(final.parent)
     sweep(final)
     staging, lock = _hold(final)
@@ -88,9 +88,15 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+def resolved(path: Path | str) -> Path:
+    """Where a path leads, symbolic links followed; the folder that a relative one counts from may be gone."""
+    with naming(Path(path)):
+        return Path(os.path.realpath(path))
+
+
 def refuse_destination(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | None]) -> None:
     """Raise what :func:`staged` would, as far as it can be told before anything is written."""
-    final = Path(os.path.realpath(path))
+    final = resolved(path)
     if not os.path.lexists(final):
         return
     if not overwrite:
@@ -114,7 +120,10 @@ def make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync_folder(folder.parent)
 
 
@@ -149,7 +158,11 @@ def _hold(final: Path) -> tuple[Path, int]:
     """A new staging folder and the descriptor whose lock keeps others from sweeping it."""
     while True:
         staging = final.parent / f".{final.name}.{token_hex(4)}{_SUFFIX}"
-        staging.mkdir()
+        try:
+            staging.mkdir()
+        except OSError as error:
+            error.filename = str(final)  # the name that was asked for
+            raise
         try:
             lock = os.open(staging, _FOLDER)
         except FileNotFoundError:
@@ -274,7 +287,7 @@ def put_file(beside: Path, descriptor: int, name: str, data: bytes) -> None:
         name: Of the file.
         data: All of its bytes.
     """
-    final = Path(os.path.realpath(beside))
+    final = resolved(beside)
     sweep(final)
     with naming(final):
         staging, lock = _hold(final)

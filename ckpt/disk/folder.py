@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ckpt.disk.commit import naming
+from ckpt.disk.commit import naming, resolved
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, NotACheckpointError
 from ckpt.format.names import ADOPTED_SUFFIX, DELTA_NAME, MANIFEST_NAME, manifest_beside
 
@@ -202,7 +202,7 @@ def _open(path: Path, expected: str) -> Folder:
                 raise NotACheckpointError(path, "nothing", expected=expected) from None
             remedy = "Check the path; 'python -m ckpt convert' makes a checkpoint of a .pt or .npz file."
             raise NotACheckpointError(path, "a file", expected=expected, remedy=remedy) from None
-    file = Path(os.path.realpath(path))
+    file = resolved(path)
     return Folder(file, os.open(file.parent, _FOLDER), alone=file.name)
 
 

@@ -24,7 +24,7 @@ from ckpt.errors import DestinationError
 from ckpt.format.digests import Chunks
 from ckpt.format.manifest import FileRecord, Manifest, Placement
 from ckpt.format.records import views_of
-from ckpt.format.shards import SHARD_BYTES, Shard, plan
+from ckpt.format.shards import SHARD_BYTES, Shard, check_shard_bytes, plan
 from ckpt.format.state import flatten
 from ckpt.saving.memory import Source
 from ckpt.saving.writer import PRODUCER, complete, file_blocks, foreign, metadata_of, write_attachments, write_shard
@@ -126,8 +126,7 @@ class Writer(storage.StorageWriter):
             path: The folder to be, on a file system that all processes share.
             metadata, attachments, shard_bytes, sign, overwrite: As for :func:`ckpt.save`.
         """
-        if shard_bytes <= 0:
-            raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
+        check_shard_bytes(shard_bytes)
         self._path = Path(path)
         self._metadata, self._attachments = metadata_of(metadata), dict(attachments or {})
         self._shard_bytes, self._overwrite = shard_bytes, overwrite

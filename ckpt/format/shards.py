@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from ckpt.format.dtypes import BY_NAME
 from ckpt.format.entries import named
@@ -35,6 +36,12 @@ class Shard:
     storages: tuple[int, ...]
     offsets: tuple[int, ...]
     writer: int = 0
+
+
+def check_shard_bytes(shard_bytes: object) -> None:
+    """Raise ValueError for what no caller can mean."""
+    if not isinstance(shard_bytes, Integral) or shard_bytes <= 0:
+        raise ValueError(f"shard_bytes is {shard_bytes!r}; expected a number of bytes above 0")
 
 
 def plan(

@@ -35,6 +35,7 @@ class Report:
         checked_bytes: Bytes that were read and compared.
         faults: Every fault: signatures, files, then chunks of storages, then attachments.
         foreign: Files in the folder that are no part of the checkpoint; no fault, but nobody vouches for them.
+        restored: What :func:`ckpt.repair` wrote: files, and bytes of them.
         accepted: With ``trust``, the statement of a trusted key about this checkpoint; None where there is none.
     """
 
@@ -45,6 +46,7 @@ class Report:
     faults: tuple[CheckpointError, ...]
     foreign: tuple[str, ...]
     accepted: Statement | None = None
+    restored: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

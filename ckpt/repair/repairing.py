@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -71,22 +72,22 @@ def repair(
     """
     path, trusted = Path(path), as_trust(trust)
     with good_copy(source) as copy:
-        _restore_manifest(path, copy, str(source), root, trusted)
-        reading(path, lambda folder: _mend_all(folder, copy, progress), expected=MANIFEST_NAME)
-    return verify(path, root=root, trust=trusted)
+        manifests = _restore_manifest(path, copy, str(source), root, trusted)
+        others = reading(path, lambda folder: _mend_all(folder, copy, progress), expected=MANIFEST_NAME)
+    return replace(verify(path, root=root, trust=trusted), restored=(*manifests, *others))
 
 
-def _restore_manifest(path: Path, copy: GoodCopy, source: str, root: str | None, trust: Trust | None) -> None:
+def _restore_manifest(path: Path, copy: GoodCopy, source: str, root: str | None, trust: Trust | None) -> list[str]:
     try:
         known = read_manifest(path)
         refusal = _refusal(known, path, path, root, trust)
         if refusal is None:
-            return
+            return []
         if verify(path).ok:
             raise refusal
     except (NotACheckpointError, FormatError, CorruptFileError) as error:
         if root is None and trust is None:
-            error.add_note("a manifest is restored only for a root, or a signature, that you expect: root=, trust=")
+            error.add_note("A manifest is restored only for what you expect: root=, trust= (--root, --trust).")
         if (root is None and trust is None) or not (path.is_dir() or path.is_file()):
             raise
     if copy.manifest is None:
@@ -99,6 +100,7 @@ def _restore_manifest(path: Path, copy: GoodCopy, source: str, root: str | None,
         raise SourceError(source, "a manifest of other files", f"one of '{path.name}' alone")
     target = path / MANIFEST_NAME if path.is_dir() else path.with_name(manifest_beside(path.name))
     place_file(target, copy.manifest, replace=True)
+    return [f"{target.name}: {len(copy.manifest)} bytes"]
 
 
 def _refusal(
@@ -119,7 +121,7 @@ def _refusal(
     return None
 
 
-def _mend_all(folder: Folder, copy: GoodCopy, progress: Progress | None) -> None:
+def _mend_all(folder: Folder, copy: GoodCopy, progress: Progress | None) -> list[str]:
     manifest = manifest_in(folder)
     headers = {} if manifest.adopted else headers_of(manifest)
     lying: list[list[int]] = [[] for _ in manifest.files]
@@ -130,6 +132,7 @@ def _mend_all(folder: Folder, copy: GoodCopy, progress: Progress | None) -> None
             mending.file(record.name, record.size_bytes, _pieces(manifest, record, headers.get(record.name), storages))
         for item in manifest.attachments:
             mending.file(item.path, item.chunks.size_bytes, _attached(item.chunks))
+    return mending.restored
 
 
 def _pieces(manifest: Manifest, record: FileRecord, header: bytes | None, storages: Sequence[int]) -> Iterator[Piece]:
@@ -153,6 +156,7 @@ class _Mending:
         self._total = sum(record.size_bytes for record in manifest.files)
         self._total += sum(item.chunks.size_bytes for item in manifest.attachments)
         self._done = 0
+        self.restored: list[str] = []
 
     def __enter__(self) -> "_Mending":
         return self
@@ -197,11 +201,14 @@ class _Mending:
         with naming(self._folder.place / name), _opened_to_write(name, self._folder) as descriptor:
             if os.fstat(descriptor).st_size != size:
                 os.ftruncate(descriptor, size)
+            restored = 0
             for batch in _batches(iter(bad)):
                 for piece, data in self._copy.fetch(batch, self._manifest):
                     done = 0
                     while done < len(data):
                         done += os.pwrite(descriptor, data[done:], piece.start + done)
+                    restored += len(data)
+        self.restored.append(f"{name}: {restored} bytes")
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:

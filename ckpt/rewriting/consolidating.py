@@ -12,7 +12,7 @@ from pathlib import Path
 from ckpt.disk.hashing import Progress
 from ckpt.format.manifest import Manifest
 from ckpt.format.records import TensorRecord
-from ckpt.format.shards import SHARD_BYTES
+from ckpt.format.shards import SHARD_BYTES, check_shard_bytes
 from ckpt.reading.payload import Payload, faults_in_attachment, open_payload
 from ckpt.reading.tensors import Tensors
 from ckpt.saving.memory import BLOCK_BYTES, Blocks, Source
@@ -52,6 +52,7 @@ def consolidate(
         SignatureError: nobody who is trusted has signed it.
         DestinationError: ``out`` exists.
     """
+    check_shard_bytes(shard_bytes)
     who = None if sign is None else as_signer(sign)
     payload = open_payload(path, attachments=True, trust=as_trust(trust))
     manifest, tensors = payload.manifest, Tensors(payload, algorithm="sha256")

@@ -6,6 +6,7 @@ from pathlib import Path
 from ckpt.disk.hashing import Progress
 from ckpt.errors import RootMismatchError
 from ckpt.format.manifest import Manifest
+from ckpt.format.shards import check_shard_bytes
 from ckpt.reading.payload import open_payload
 from ckpt.reading.tensors import Tensors
 from ckpt.rewriting.consolidating import attachments_of
@@ -41,8 +42,7 @@ def reshard(
         SignatureError: nobody who is trusted has signed it.
         DestinationError: ``out`` exists.
     """
-    if shard_bytes <= 0:
-        raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
+    check_shard_bytes(shard_bytes)
     payload = open_payload(path, attachments=True, signatures=True, trust=as_trust(trust))
     manifest, tensors = payload.manifest, Tensors(payload, algorithm="sha256")
 

@@ -25,7 +25,7 @@ from ckpt.format.manifest import Attachment, FileRecord, Manifest, Placement
 from ckpt.format.names import INDEX_NAME, MANIFEST_NAME, WEIGHTS, check_attachment_paths
 from ckpt.format.records import PieceRecord, TensorRecord, views_of
 from ckpt.format.rules import check
-from ckpt.format.shards import SHARD_BYTES, Shard, index_bytes, plan
+from ckpt.format.shards import SHARD_BYTES, Shard, check_shard_bytes, index_bytes, plan
 from ckpt.format.state import Node, flatten
 from ckpt.format.wire import manifest_to_bytes
 from ckpt.reading.payload import read_manifest
@@ -134,8 +134,7 @@ def prepare(
     progress: Progress | None,
 ) -> Prepared:
     """What :func:`save` does before it writes; its arguments and errors."""
-    if shard_bytes <= 0:
-        raise ValueError(f"shard_bytes is {shard_bytes}; expected a number of bytes above 0")
+    check_shard_bytes(shard_bytes)
     text = metadata_of(metadata)
     try:
         check_attachment_paths(attachments or {})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -105,8 +106,9 @@ def _check_passphrase(passphrase: bytes | None) -> None:
 
 def public_keys_of(sources: Collection[PublicKey] | PublicKey) -> tuple[Ed25519PublicKey, ...]:
     """The public keys of several sources, or of the one that is given alone."""
-    single = isinstance(sources, str | Path | Ed25519PublicKey)
-    return tuple(map(public_key_of, (sources,) if single else sources))  # type: ignore[arg-type]
+    if isinstance(sources, str) or not isinstance(sources, Collection):
+        return (public_key_of(sources),)
+    return tuple(map(public_key_of, sources))
 
 
 def public_key_of(source: PublicKey) -> Ed25519PublicKey:
@@ -114,8 +116,10 @@ def public_key_of(source: PublicKey) -> Ed25519PublicKey:
 
     Raises:
         KeyFileError: the file holds no Ed25519 public key, or the key proves nothing.
+        ValueError: neither a file nor a key.
         OSError: it cannot be read.
     """
+    _check_source(source, Ed25519PublicKey)
     expected = "an Ed25519 public key as PEM"
     key = source if isinstance(source, Ed25519PublicKey) else _parsed(Path(source), load_pem_public_key, expected)
     if not isinstance(key, Ed25519PublicKey):
@@ -141,9 +145,10 @@ def private_key_of(source: PrivateKey, *, passphrase: bytes | None = None) -> Ed
 
     Raises:
         KeyFileError: the file holds no Ed25519 private key, or another passphrase opens it.
-        ValueError: an empty passphrase.
+        ValueError: an empty passphrase; neither a file nor a key.
         OSError: it cannot be read.
     """
+    _check_source(source, Ed25519PrivateKey)
     _check_passphrase(passphrase)
     if isinstance(source, Ed25519PrivateKey):
         return source
@@ -152,6 +157,12 @@ def private_key_of(source: PrivateKey, *, passphrase: bytes | None = None) -> Ed
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyFileError(Path(source), _named(key), expected)
     return key
+
+
+def _check_source(source: object, kind: type) -> None:
+    if not isinstance(source, str | PathLike | kind):
+        found = f"found a value of type {type(source).__name__} for a key"
+        raise ValueError(f"{found}; expected the path of a PEM file, or an {kind.__name__}")
 
 
 def _parsed(path: Path, parse: Callable[[bytes], object], expected: str) -> object:

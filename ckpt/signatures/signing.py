@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ckpt.deltas.wire import delta_in
 from ckpt.disk.commit import naming, put_file
@@ -105,7 +105,7 @@ def signer(
         raise ValueError(f"line has {fault}; expected at most {MAX_LINE_BYTES} bytes without control characters")
     if not_after is not None and milliseconds(not_after) < milliseconds(now()):
         raise ValueError(f"not_after is {not_after.isoformat()}; expected a time to come, or None")
-    if isinstance(key, Ed25519PrivateKey | Path | str):
+    if not callable(key):
         if public_key is not None:
             raise ValueError("public_key is that of a callable; expected None, since the private key has its own")
         own = private_key_of(key, passphrase=passphrase)

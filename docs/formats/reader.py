@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 from datetime import UTC, datetime
 
@@ -36,9 +37,15 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--line and --at say what a signature must name; expected --trust KEY.pub.pem with them")
     try:
         checkpoint = read(options.path, root=options.root, trust=_trust(options))
-        print(json.dumps(rendered(checkpoint), indent=1) if options.json else summary(checkpoint))
     except FaultError as fault:
         print(fault, file=sys.stderr)
+        return 1
+    try:
+        print(json.dumps(rendered(checkpoint), indent=1) if options.json else summary(checkpoint), flush=True)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # a reader that has gone, as head does, needs no word
+            print(f"{error}: the answer was not written", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 1
     return 0
 

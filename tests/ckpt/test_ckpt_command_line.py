@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -363,3 +364,65 @@ def test_an_empty_passphrase_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert "is empty; expected a passphrase there" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["pass"]
+
+
+@pytest.mark.parametrize("arguments", [["verify"], ["inspect", "a", "b"], ["keep", "a", "--newest", "soon"], ["tell"]])
+def test_a_call_that_makes_no_sense_is_told_to_machines_in_json(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*arguments, "--json"])
+
+    said = json.loads(capsys.readouterr().out)
+    assert caught.value.code == 2
+    assert (said["ok"], said["error"]) == (False, "UsageError")
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f": error: {said['message']}")
+
+
+def test_an_option_is_given_in_full(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", str(pair / "old"), "--lev", "crc32"])
+
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --lev crc32" in capsys.readouterr().err
+
+
+def test_latest_tells_machines_whether_there_is_one(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["latest", str(pair), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"ok": False, "path": None}
+    ckpt.save({"n": 1}, pair / "step-1")
+    assert main(["latest", str(pair), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "path": str(pair / "step-1")}
+
+
+def test_repair_tells_what_it_restored_and_how_a_manifest_is(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(pair / "old", pair / "copy")
+    (weights,) = (pair / "old").glob("weights-*")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    repair = ["repair", str(pair / "old"), "--from", str(pair / "copy")]
+
+    assert main(repair) == 0
+    assert capsys.readouterr().out.startswith(f"restored {weights.name}: 4000 bytes\n")
+    (pair / "old" / "manifest.pb").unlink()
+    assert main(repair) == 1
+    assert (
+        "A manifest is restored only for what you expect: root=, trust= (--root, --trust)." in capsys.readouterr().err
+    )
+    assert main([*repair, "--root", ckpt.read_manifest(pair / "copy").root, "--json"]) == 0
+    (restored,) = json.loads(capsys.readouterr().out)["restored"]
+    assert restored == f"manifest.pb: {(pair / 'copy' / 'manifest.pb').stat().st_size} bytes"
+    assert main(repair) == 0
+    assert "restored" not in capsys.readouterr().out
+
+
+def test_help_into_a_pipe_that_is_closed_ends_in_silence() -> None:
+    read, write = os.pipe()
+    os.close(read)
+
+    gone = command("--help", stdout=write)
+    os.close(write)
+
+    assert gone.communicate()[1] == ""

@@ -1,10 +1,12 @@
 """A reader finds the old state, the new state or nothing, whatever happens to the writer."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,3 +122,46 @@ def test_an_attachment_cannot_leave_the_folder(tmp_path: Path) -> None:
     for name in ("../evil", "/etc/evil", "a//b", "manifest.pb", "weights-x", "a/../b", ""):
         with pytest.raises(ckpt.DestinationError, match="attachment"):
             ckpt.save({"w": torch.ones(1)}, tmp_path / "c", attachments={name: source})
+
+
+def test_a_place_that_cannot_be_is_named_as_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "gone").mkdir()
+
+    with pytest.raises(NotADirectoryError) as below:
+        ckpt.save({"n": 1}, tmp_path / "file" / "deep" / "c")
+    with pytest.raises(OSError, match="File name too long") as long:
+        ckpt.save({"n": 1}, tmp_path / ("c" * 250))
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FileNotFoundError) as gone:
+        ckpt.save({"n": 1}, "c")
+
+    assert below.value.filename == str(tmp_path / "file")
+    assert long.value.filename == str(tmp_path / ("c" * 250))
+    assert gone.value.filename == "c"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shard_bytes": "1GB"}, "shard_bytes is '1GB'; expected a number of bytes above 0"),
+        ({"shard_bytes": 1e9}, "shard_bytes is 1000000000.0; expected"),
+        ({"sign": 3}, "found a value of type int for a key; expected the path of a PEM file, or an Ed25519PrivateKey"),
+    ],
+)
+def test_an_argument_of_another_kind_is_told_what_was_expected(
+    wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        ckpt.save({"n": 1}, tmp_path / "c", **wrong)
+
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("trust", "found"), [(True, "bool"), ([3], "int"), (b"key.pem", "int")])
+def test_trust_in_what_is_no_key_is_told_what_was_expected(trust: Any, found: str, tmp_path: Path) -> None:
+    ckpt.save({"n": 1}, tmp_path / "c")
+
+    with pytest.raises(ValueError, match=f"found a value of type {found} for a key; expected the path of a PEM file"):
+        ckpt.load(tmp_path / "c", trust=trust)

@@ -5,6 +5,7 @@ The conformance vectors are also the golden files of format version 1: what a re
 
 import contextlib
 import json
+import os
 import re
 import struct
 import subprocess
@@ -405,3 +406,17 @@ def test_the_reader_takes_the_time_that_is_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [["--line", "mnist"], ["--at", "2026-07-01"], ["--trust", "x", "--at", "noon"]])
 def test_the_reader_refuses_options_that_make_no_sense(option: list[str]) -> None:
     assert run(str(GOOD / "signed" / "checkpoint"), *option).returncode == 2
+
+
+def test_the_reader_says_when_its_answer_was_not_written_and_nothing_to_a_reader_that_has_gone() -> None:
+    command = [sys.executable, "-S", str(FORMATS / "reader.py"), str(GOOD / "plain" / "checkpoint")]
+    read, write = os.pipe()
+    os.close(read)
+    gone = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    with open("/dev/full", "wb") as full:
+        unwritten = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+
+    assert (gone.returncode, gone.stderr) == (1, b"")
+    assert unwritten.returncode == 1
+    assert unwritten.stderr == b"[Errno 28] No space left on device: the answer was not written\n"
