@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import asdict
 
 from ckpt import CheckpointError
+from ckpt.command_line import Parser, parsed, run_command
 from monitors.clock import now_ms
 from monitors.decide import Alarm, Policy
 from monitors.detector import Judgement
@@ -61,7 +62,11 @@ class _Printer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 after an error, or 3 after an alarm with ``--until-alarm``."""
-    options = _parser().parse_args(arguments)
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    options = parsed(_parser(), arguments)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -113,10 +118,10 @@ def _watch_of(options: argparse.Namespace, store: MetricStore, printer: _Printer
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m monitors", description="Learn what is normal, and watch.")
+def _parser() -> Parser:
+    parser = Parser(prog="python -m monitors", description="Learn what is normal, and watch.")
     commands = parser.add_subparsers(dest="command", required=True)
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument("--worker", action="append", required=True, metavar="URL", help="a worker; may be repeated")
     shared.add_argument("--store", metavar="URL", help="VictoriaMetrics; left out, the window is kept in memory")
     shared.add_argument("--interval-s", type=float, default=1.0, help="time between two scrapes")

@@ -17,6 +17,7 @@ from typing import Any
 
 import ckpt
 import registry
+from ckpt.command_line import Parser, parsed, run_command
 from registry.fetching import live_number
 from registry.ledger import ROLLBACK, Entry
 
@@ -27,7 +28,11 @@ _ROOT_WIDTH = 19  # characters of a root that are shown: sha256: and 12 digits
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; see the module's head."""
-    options = _parser().parse_args(arguments)
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    options = parsed(_parser(), arguments)
     try:
         facts, text = options.run(options)
     except (registry.RegistryError, ckpt.CheckpointError, OSError) as error:
@@ -40,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m registry", description="Versions of models, and who moved them.")
+def _parser() -> Parser:
+    parser = Parser(prog="python -m registry", description="Versions of models, and who moved them.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     versions = _command(commands, "versions", _versions, "list the versions of a model")
     versions.add_argument("name", help="a registered model")

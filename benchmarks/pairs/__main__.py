@@ -1,6 +1,5 @@
 """``python -m benchmarks.pairs OUT``: make the pairs, and print how large they are and how much of each changed."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +8,16 @@ import ckpt
 from benchmarks.errors import BenchmarkError
 from benchmarks.pairs import MIB, make, sources
 from benchmarks.pairs.changes import changed_share
+from ckpt.command_line import Parser, parsed, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make and print pair after pair; those that are there already are only printed."""
-    options = _parser().parse_args(arguments)
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    options = parsed(_parser(), arguments)
     table = sources(is_quick=options.quick, synthetic_mib=options.synthetic_mib)
     names = options.only or [name for source in table for name in source.pairs]
     try:
@@ -29,8 +33,8 @@ def _line(pair: Path) -> str:
     return f"{pair.name:<28} {size_mib:9.1f} MiB {changed_share(pair / 'base', pair / 'target'):9.3%} changed"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description="Pairs of checkpoints.")
+def _parser() -> Parser:
+    parser = Parser(prog="python -m benchmarks.pairs", description="Pairs of checkpoints.")
     parser.add_argument("out", type=Path, metavar="OUT", help="a folder; pairs that it holds are kept")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these pairs (default: all)")
     parser.add_argument("--quick", action="store_true", help="small models, fewer steps")

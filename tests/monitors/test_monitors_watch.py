@@ -201,6 +201,11 @@ def test_help_is_there_without_a_server() -> None:
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
     assert "--until-alarm" in shown.stdout
+    read, write = os.pipe()
+    os.close(read)
+    gone = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert gone.stderr == ""
 
 
 def test_sigterm_ends_collecting(

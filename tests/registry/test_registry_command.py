@@ -1,6 +1,9 @@
 """The registry's command line: what is typed in an emergency works, or says why not; no refusal looks like success."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -238,3 +241,39 @@ def test_the_table_of_versions_says_what_is_live_and_what_is_quarantined(
         (first.root, True, None),
         (second.root, False, "odd"),
     ]
+
+
+def test_an_answer_that_cannot_be_written_is_told_and_a_reader_that_has_gone_is_left_alone(home: Path) -> None:
+    decide(home, A, B)
+    command = [sys.executable, "-m", "registry", "history", "m"]
+    read, write = os.pipe()
+    os.close(read)
+
+    gone = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    with open("/dev/full", "w") as full:
+        unwritten = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (gone.returncode, gone.stderr) == (1, "")
+    assert unwritten.returncode == 1
+    assert unwritten.stderr == "OSError: [Errno 28] No space left on device: the answer was not written\n"
+
+
+def test_an_interrupted_command_says_so_in_one_line(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: str) -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(registry, "history", interrupted)
+
+    assert main(["history", "m"]) == 130
+    assert capsys.readouterr().err == "KeyboardInterrupt: stopped before its end\n"
+
+
+def test_a_call_that_makes_no_sense_is_told_to_machines_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["promote", "m", "three", "--reason", "odd", "--json"])
+
+    assert caught.value.code == 2
+    assert json.loads(capsys.readouterr().out)["error"] == "UsageError"
