@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckpt.deltas.codecs import codec
+from ckpt.deltas.codecs import codec, moved
 from ckpt.deltas.delta import Delta, Frame, Patch
-from ckpt.deltas.sides import Bytes
+from ckpt.deltas.sides import Bytes, Part
 from ckpt.deltas.wire import delta_in
 from ckpt.disk.folder import Folder, forget
 from ckpt.errors import CorruptFileError, CorruptFrameError
@@ -32,9 +32,8 @@ class Patches:
         encoded = self.encoded(frame)
         if frame.base_offset + frame.base_size > len(base):
             raise self.bad(frame, f"a base of {len(base)} bytes", f"{frame.base_offset + frame.base_size}")
-        source = base[frame.base_offset : frame.base_offset + frame.base_size]
         try:
-            decoded = codec(frame.codec).decode(source, memoryview(encoded), width=frame.width, size=frame.size)
+            decoded = _decoded(frame, Part(base, frame.base_offset, frame.base_size), memoryview(encoded))
         except ValueError as error:
             raise self.bad(frame, str(error), f"{frame.size} bytes") from error
         if len(decoded) != frame.size:
@@ -66,6 +65,12 @@ class Patches:
 
     def bad(self, frame: Frame, found: str, expected: str) -> CorruptFrameError:
         return CorruptFrameError(delta=self.folder, frame=self.name_of(frame), found=found, expected=expected)
+
+
+def _decoded(frame: Frame, base: Part, encoded: memoryview) -> bytes | bytearray:
+    if frame.codec == "moved":  # of a base that may be long it takes no more than it makes
+        return moved.decode(base, encoded, width=frame.width, size=frame.size)
+    return codec(frame.codec).decode(base[:], encoded, width=frame.width, size=frame.size)
 
 
 def patches_in(folder: Folder, trust: Trust | None) -> Patches:

@@ -1,6 +1,7 @@
 """What a delta is made between: two checkpoints, each on disk or only described by deltas."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ckpt.format.manifest import Manifest
@@ -13,6 +14,22 @@ class Bytes(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, part: slice, /) -> memoryview: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of such bytes, read by parts still."""
+
+    whole: Bytes
+    start: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        first, end, _ = part.indices(self.size)
+        return self.whole[self.start + first : self.start + end]
 
 
 class Side(Protocol):

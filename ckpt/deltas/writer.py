@@ -12,8 +12,9 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ckpt.deltas.codecs import CODECS, bsdiff, codec
+from ckpt.deltas.codecs import CODECS, bsdiff, codec, moved
 from ckpt.deltas.delta import Action, Delta, Frame, Operation, Patch
+from ckpt.deltas.moves import Moves, find_moves
 from ckpt.deltas.sides import Bytes, Side
 from ckpt.deltas.wire import WIDTHS, patch_name, read_delta, to_bytes
 from ckpt.disk.commit import staged, write_file
@@ -167,13 +168,17 @@ _BYTES = Elements(width=1, mantissa_bits=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A run of bytes to be encoded: of the target, made from one of the base."""
+    """A run of bytes to be encoded: of the target, made from one of the base.
+
+    With ``gathered``, ``base`` are the bytes that these runs of the base give, which count from ``base_offset``.
+    """
 
     base: memoryview
     target: memoryview
     offset: int
     base_offset: int
     elements: Elements
+    gathered: moved.Runs | None = None
 
 
 class _FrameWriter:
@@ -190,6 +195,9 @@ class _FrameWriter:
         """Encode by the allowed candidate that is smallest on a sample; ``raw`` where that is smaller still."""
         name = _smallest(run, [candidate for candidate in candidates if candidate in self._allowed])
         encoded = codec(name).encode(run.base, run.target, **run.elements._asdict())
+        base_size = len(run.base)
+        if run.gathered is not None and name != "raw":
+            name, encoded, base_size = "moved", moved.around(run.gathered, name, encoded), run.gathered.end
         plain = codec("raw").encode(run.base, run.target, width=1) if len(encoded) > len(run.target) else None
         if plain is not None and len(plain) < len(encoded):
             name, encoded = "raw", plain
@@ -200,7 +208,7 @@ class _FrameWriter:
             offset=run.offset,
             size=len(run.target),
             base_offset=0 if name == "raw" else run.base_offset,
-            base_size=0 if name == "raw" else len(run.base),
+            base_size=0 if name == "raw" else base_size,
             width=run.elements.width,
             patch=0,
             patch_offset=offset,
@@ -271,16 +279,18 @@ def _storage(
     if partner is None:
         return Operation(action=Action.NEW, frames=_new_frames(new, index, elements, writer))
     before = old.manifest.storages[partner]
-    if before.size_bytes == chunks.size_bytes:
-        return Operation(
-            action=Action.PATCH, base=partner, frames=_patch_frames(old, new, partner, index, elements, writer)
-        )
-    if writer.may_use("bsdiff") and _suits_bsdiff(before, chunks):
+    known = old.manifest.users[partner]
+    if before.size_bytes != chunks.size_bytes and _elements(known, before.size_bytes) != elements:
+        return Operation(action=Action.NEW, frames=_new_frames(new, index, elements, writer))
+    found = find_moves(old.storage(partner), new.storage(index), before, chunks, known, users, **elements._asdict())
+    few = found.known_bytes() * 2 < chunks.size_bytes or not writer.may_use("moved")
+    if before.size_bytes != chunks.size_bytes and few and writer.may_use("bsdiff") and _suits_bsdiff(before, chunks):
         old.prove(partner, range(before.count))
         new.prove(index, range(chunks.count))
         run = _Run(base=old.storage(partner)[:], target=new.storage(index)[:], offset=0, base_offset=0, elements=_BYTES)
         return Operation(action=Action.PATCH, base=partner, frames=(writer.write(run, ["bsdiff"]),))
-    return Operation(action=Action.NEW, frames=_new_frames(new, index, elements, writer))
+    frames = _patch_frames(old, new, partner, index, elements, found, writer)
+    return Operation(action=Action.PATCH, base=partner, frames=frames)
 
 
 def _elements(users: Sequence[TensorRecord], size: int) -> Elements:
@@ -311,39 +321,63 @@ def _new_frames(new: Side, index: int, elements: Elements, writer: _FrameWriter)
 
 
 def _patch_frames(
-    old: Side, new: Side, partner: int, index: int, elements: Elements, writer: _FrameWriter
+    old: Side, new: Side, partner: int, index: int, elements: Elements, found: Moves, writer: _FrameWriter
 ) -> tuple[Frame, ...]:
     before, after = old.manifest.storages[partner], new.manifest.storages[index]
     changed = [chunk for chunk in range(after.count) if before.sha256_of(chunk) != after.sha256_of(chunk)]
     base, target = old.storage(partner), new.storage(index)
-    frames = []
-    for chunks in _runs(changed, base, target, after.size_bytes):
-        old.prove(partner, chunks)
-        new.prove(index, chunks)
+    frames: list[Frame] = []
+    proved: set[int] = set()
+    for chunks, shift in _runs(changed, found, base, target):
         start, end = chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, after.size_bytes)
-        run = _Run(base=base[start:end], target=target[start:end], offset=start, base_offset=start, elements=elements)
-        frames.append(writer.write(run, ["contextual", "sparse", "planes", "raw"]))
+        runs = found.within(start, end)
+        for chunk in sorted(runs.chunks() - proved):
+            old.prove(partner, range(chunk, chunk + 1))
+            if shift is None:
+                forget(base[slice(*chunk_range(chunk, len(base)))])  # a row of it may be all that is used
+        proved |= runs.chunks()
+        new.prove(index, chunks)
+        run = _run(base, target[start:end], start, shift, runs, elements)
+        can = shift is not None or writer.may_use("moved")
+        frames.append(writer.write(run, ["contextual", "sparse", "planes", "raw"] if can else ["raw"]))
         forget(run.base)
         forget(run.target)
     return tuple(frames)
 
 
-def _runs(changed: Sequence[int], base: Bytes, target: Bytes, size: int) -> Iterator[range]:
-    """Changed chunks that lie side by side, as frames: closed when full by estimate or by count."""
-    run = range(0)
+def _run(base: Bytes, target: memoryview, offset: int, shift: int | None, runs: moved.Runs, elements: Elements) -> _Run:
+    if shift is not None:
+        part, place, gathered = base[offset + shift : offset + shift + len(target)], offset + shift, None
+    else:
+        place, gathered = runs.begin, runs.counted_from(runs.begin)
+        part = memoryview(moved.gathered(base, runs, len(target)))
+    return _Run(base=part, target=target, offset=offset, base_offset=place, elements=elements, gathered=gathered)
+
+
+def _runs(changed: Sequence[int], found: Moves, base: Bytes, target: Bytes) -> Iterator[tuple[range, int | None]]:
+    """Changed chunks that lie side by side, as frames: closed when full by estimate or by count.
+
+    Beside each, how much further in the base all of it lies; None where that is not one number.
+    """
+    run, before = range(0), None
     estimate = 0
     for chunk in changed:
-        start, end = chunk_range(chunk, size)
-        weight = _changed_bytes(base[start:end], target[start:end])
-        if run and run.stop == chunk and len(run) < FRAME_CHUNKS and estimate < FULL_FRAME_BYTES:
+        start, end = chunk_range(chunk, len(target))
+        shift = found.shift_of(start, end)
+        if shift is None:
+            weight = end - start - int(found.within(start, end).sizes.sum())
+        else:
+            weight = _changed_bytes(base[start + shift : end + shift], target[start:end])
+        fits = run.stop == chunk and shift == before and len(run) < FRAME_CHUNKS and estimate < FULL_FRAME_BYTES
+        if run and fits:
             run = range(run.start, chunk + 1)
             estimate += weight
         else:
             if run:
-                yield run
-            run, estimate = range(chunk, chunk + 1), weight
+                yield run, before
+            run, before, estimate = range(chunk, chunk + 1), shift, weight
     if run:
-        yield run
+        yield run, before
 
 
 def _changed_bytes(base: memoryview, target: memoryview) -> int:

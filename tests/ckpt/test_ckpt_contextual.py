@@ -174,7 +174,7 @@ def test_trained_floats_are_coded_by_context(tmp_path: Path) -> None:
 
 
 def test_a_codec_that_there_is_not_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"codecs are zip; expected some of contextual, sparse, planes, bsdiff, raw"):
+    with pytest.raises(ValueError, match=r"codecs are zip; expected some of contextual, sparse, planes, moved, bsdiff"):
         ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "delta", codecs=("zip", "raw"))
 
 

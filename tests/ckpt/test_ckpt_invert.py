@@ -86,7 +86,7 @@ def test_without_the_base_it_is_said_what_is_missing(chain: Path, tmp_path: Path
     assert caught.value.delta == chain / "delta-1"
     assert caught.value.expected == ckpt.read_manifest(chain / "0").root
     assert "neither the state, names and metadata of its base nor the digests of" in str(caught.value)
-    assert "frames (bsdiff, contextual, raw) are undone with its bytes only" in str(caught.value)
+    assert "frames (bsdiff, contextual, moved, raw) are undone with its bytes only" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

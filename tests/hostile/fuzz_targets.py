@@ -35,7 +35,7 @@ from tests.hostile.lying_envelopes import sealed
 from tests.hostile.lying_headers import HEADERS, save_plain
 
 MutateBytes = Callable[[bytes, int], bytes]  # bytes, most bytes of the outcome → other bytes
-_CODECS = ("raw", "sparse", "planes", "bsdiff", "contextual")
+_CODECS = ("raw", "sparse", "planes", "bsdiff", "contextual", "moved")
 _BASE = bytes(range(256)) * 4
 
 

@@ -71,6 +71,14 @@ def bsdiff(control: bytes, differences: bytes, extra: bytes) -> bytes:
     return struct.pack("<II", len(control) // 24, len(extra)) + join([control, differences, extra])
 
 
+def moved(*runs: tuple[int, int, int], within: int = 3, count: int | None = None) -> bytes:
+    """Runs of (bytes since the last one, size, place in the base), and planes of what differs: nothing."""
+    records = b"".join(struct.pack("<IIQ", *run) for run in runs)
+    planes = b"".join(records[place::16] for place in range(16))
+    head = struct.pack("<BI", within, len(runs) if count is None else count)
+    return head + join([planes]) + join([bytes(32)] * 2)
+
+
 ENCODED: dict[str, tuple[str, bytes]] = {
     "nothing": ("raw", b""),
     "a stream that is larger than stated": ("raw", one(zstd(ZEROS * 100), size=64)),
@@ -97,6 +105,19 @@ ENCODED: dict[str, tuple[str, bytes]] = {
     "steps for more than the target": ("bsdiff", bsdiff(steps((64, 1, 0)), bytes(64), b"x")),
     "steps for less than the target": ("bsdiff", bsdiff(steps((1, 0, 0)), bytes(64), b"")),
     "more steps than bytes": ("bsdiff", bsdiff(steps(*[(0, 0, 0)] * 65), bytes(64), b"")),
+    "half a head of moved": ("moved", b"\3\0\0"),
+    "moved within moved": ("moved", moved((0, 64, 0), within=4)),
+    "a codec without a number": ("moved", moved((0, 64, 0), within=0)),
+    "a run beyond the base": ("moved", moved((0, 9, 60))),
+    "a run at 2^63": ("moved", moved((0, 9, HUGE))),
+    "a run at 2^64 - 1": ("moved", moved((0, 9, 2 * HUGE - 1))),
+    "a run beyond the target": ("moved", moved((60, 9, 0))),
+    "runs beyond the target": ("moved", moved((0, 40, 0), (0, 40, 0))),
+    "runs of 2^32 in sum": ("moved", moved((2**32 - 1, 1, 0), (0, 64, 0))),
+    "a run of nothing": ("moved", moved((0, 0, 0))),
+    "more runs than stated": ("moved", moved((0, 9, 0), (0, 9, 0), count=1)),
+    "more runs than bytes": ("moved", moved(*[(0, 1, 0)] * 4)),
+    "bytes after what is within": ("moved", moved((0, 64, 0)) + b"x"),
 }
 
 
@@ -106,3 +127,9 @@ def test_a_decoder_refuses(name: str) -> None:
 
     with pytest.raises(ValueError, match=r"\S"):
         codec(kind).decode(memoryview(bytes(64)), memoryview(encoded), width=2, size=64)
+
+
+def test_a_run_of_the_whole_target_is_not_refused() -> None:
+    base = bytes(range(64))
+
+    assert codec("moved").decode(memoryview(base), memoryview(moved((0, 64, 0))), width=2, size=64) == base

@@ -1,9 +1,9 @@
 """How the bytes of a frame become fewer: one literal table, a codec a file.
 
 A codec turns (base bytes, target bytes) into encoded bytes and back. ``contextual``, ``sparse`` and ``planes`` code the
-difference of elements as integers modulo 2ʷ, so they are exact for any bits and could be subtracted again; ``bsdiff``
-finds bytes that moved; ``raw`` needs no base. Adding a row is a compatible change: a reader that lacks the codec
-refuses the delta by name.
+difference of elements as integers modulo 2ʷ, so they are exact for any bits and could be subtracted again; ``moved``
+puts rows from several places under one of them; ``bsdiff`` finds bytes that moved; ``raw`` needs no base. Adding a row
+is a compatible change: a reader that lacks the codec refuses the delta by name.
 """
 
 from importlib import import_module
@@ -32,6 +32,7 @@ CODECS = {
     "contextual": "ckpt.deltas.codecs.contextual",
     "sparse": "ckpt.deltas.codecs.sparse",
     "planes": "ckpt.deltas.codecs.planes",
+    "moved": "ckpt.deltas.codecs.moved",
     "bsdiff": "ckpt.deltas.codecs.bsdiff",
     "raw": "ckpt.deltas.codecs.raw",
 }

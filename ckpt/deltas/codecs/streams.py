@@ -52,6 +52,10 @@ class Reader:
             return _unpack(data, size)
         raise ValueError(f"a stream of unknown form {form} or size")
 
+    def rest(self) -> memoryview:
+        """What was not taken yet."""
+        return self._rest
+
     def end(self) -> None:
         """Raise ``ValueError`` unless every byte was taken."""
         if len(self._rest):
