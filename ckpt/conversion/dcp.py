@@ -5,7 +5,6 @@ everything it states is checked, and tensors are put together from their pieces 
 """
 
 import io
-import itertools
 import os
 import pathlib
 import pickle
@@ -23,13 +22,14 @@ from ckpt.conversion.torch_file import check_entries, load
 from ckpt.disk.folder import open_regular
 from ckpt.disk.hashing import Progress
 from ckpt.errors import FormatError, UnsupportedStateError
+from ckpt.format.boxes import Box
 from ckpt.format.dtypes import bits, name_of
+from ckpt.format.piece_rules import MAX_PIECES, untiled
 from ckpt.format.records import contiguous_strides
 from ckpt.format.state import flatten
 
 METADATA_NAME = ".metadata"
 _MAX_METADATA_BYTES = 512 << 20
-_MAX_PIECES = 4096  # of one tensor; each is compared with each
 _CLASSES = {
     (kind.__module__, kind.__qualname__): kind
     for kind in (
@@ -129,15 +129,6 @@ class _Piece:
     sizes: tuple[int, ...]
     place: "_Place"
 
-    def meets(self, other: "_Piece") -> bool:
-        """Whether the boxes have an element in common."""
-        return all(
-            start < other_start + other_size and other_start < start + size
-            for start, size, other_start, other_size in zip(
-                self.offsets, self.sizes, other.offsets, other.sizes, strict=True
-            )
-        )
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Assembled:
@@ -165,7 +156,7 @@ def _value(folder: "_Folder", stated: metadata.Metadata, key: str, item: object)
     shape, dtype = _sizes(item.size), item.properties.dtype
     pieces = tuple(
         _Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), folder.place(stated, key, chunk.offsets))
-        for chunk in item.chunks[: _MAX_PIECES + 1]
+        for chunk in item.chunks[: MAX_PIECES + 1]
     )
     _check_pieces(key, shape, dtype.itemsize, pieces)
     return _Assembled(torch.empty(shape, dtype=dtype, device="meta"), pieces)
@@ -174,14 +165,13 @@ def _value(folder: "_Folder", stated: metadata.Metadata, key: str, item: object)
 def _check_pieces(key: str, shape: tuple[int, ...], item_bytes: int, pieces: Sequence[_Piece]) -> None:
     """The pieces tile the tensor, and their files are large enough to hold it: checked before memory is taken."""
     full = [piece for piece in pieces if 0 not in piece.sizes]
-    inside = len(pieces) <= _MAX_PIECES and all(
+    inside = len(pieces) <= MAX_PIECES and all(
         len(piece.offsets) == len(piece.sizes) == len(shape)
         and all(start + size <= whole for start, size, whole in zip(piece.offsets, piece.sizes, shape, strict=True))
         for piece in pieces
     )
-    tiled = inside and sum(prod(piece.sizes) for piece in full) == prod(shape)
-    if not tiled or any(one.meets(other) for one, other in itertools.combinations(full, 2)):
-        raise _wrong(f"pieces of '{key[:80]}' with gaps or overlaps", f"at most {_MAX_PIECES} that tile {shape}")
+    if not inside or untiled(shape, [Box(piece.offsets, piece.sizes) for piece in full]) is not None:
+        raise _wrong(f"pieces of '{key[:80]}' with gaps or overlaps", f"at most {MAX_PIECES} that tile {shape}")
     if prod(shape) * item_bytes > sum(piece.place.length for piece in full):
         raise _wrong(f"pieces of '{key[:80]}' in fewer bytes", f"{prod(shape) * item_bytes} at least")
 

@@ -62,36 +62,36 @@ def united(states: Sequence[tuple[Node, ...]]) -> tuple[Node, ...]:
         UnsupportedStateError: a path leads to a tensor, a mapping or a sequence in one process and to something else in
             another, or to sequences with tensors of two lengths.
     """
-    if all(state == states[0] for state in states):
-        return states[0]
-    tree = tree_of(states[0])
-    for state in states[1:]:
-        tree = _united(tree, tree_of(state), ())
-    return tuple(tree.nodes())
+    different = [*dict.fromkeys(states)]
+    return different[0] if len(different) == 1 else tuple(_united([tree_of(state) for state in different], ()).nodes())
 
 
-def _united(first: Tree, second: Tree, path: tuple[str, ...]) -> Tree:
-    kinds = (first.node.kind, second.node.kind)
-    if kinds[0] is kinds[1] and kinds[0] in MAPPINGS:
-        pairs = {_identity(key): (key, value) for key, value in first.pairs}
-        for key, value in second.pairs:
-            known = pairs.get(_identity(key))
-            inner = (*path, str(decode_scalar(key)))
-            pairs[_identity(key)] = (key, value if known is None else _united(known[1], value, inner))
-        node = Node(kind=first.node.kind, count=len(pairs))
-        return Tree(node, pairs=tuple(pairs.values()), metadata=first.metadata)
-    if kinds[0] is kinds[1] and first.node.count == second.node.count and kinds[0] in SEQUENCES:
-        both = enumerate(zip(first.items, second.items, strict=True))
-        return Tree(first.node, items=tuple(_united(one, other, (*path, str(index))) for index, (one, other) in both))
-    if kinds[0] in TENSORS and kinds[0] is kinds[1]:
-        return first
-    if first.holds_tensors or second.holds_tensors or kinds[0] in MAPPINGS or kinds[1] in MAPPINGS:
+def _united(trees: Sequence[Tree], path: tuple[str, ...]) -> Tree:
+    """All of them at once: one after the other, the work would grow with the square of the number of processes."""
+    first = trees[0]
+    alike = [tree for tree in trees if _form(tree) == _form(first)]
+    others = [tree for tree in trees if _form(tree) != _form(first)]
+    if others and any(tree.holds_tensors or tree.node.kind in MAPPINGS for tree in trees):
         raise UnsupportedStateError(
             tensor_name(path),
-            f"a {_words(first)} in one process and a {_words(second)} in another",
+            f"a {_words(first)} in one process and a {_words(others[0])} in another",
             "give the state the same form in each, or other keys",
         )
-    return first
+    if first.node.kind in SEQUENCES:
+        both = enumerate(zip(*(tree.items for tree in alike), strict=True))
+        return Tree(first.node, items=tuple(_united(items, (*path, str(index))) for index, items in both))
+    if first.node.kind not in MAPPINGS:
+        return first
+    found: dict[tuple[Kind, bytes], tuple[Node, list[Tree]]] = {}
+    for tree in alike:
+        for key, value in tree.pairs:
+            found.setdefault(_identity(key), (key, []))[1].append(value)
+    pairs = tuple((key, _united(values, (*path, str(decode_scalar(key))))) for key, values in found.values())
+    return Tree(Node(kind=first.node.kind, count=len(pairs)), pairs=pairs, metadata=first.metadata)
+
+
+def _form(tree: Tree) -> tuple[Kind, int]:
+    return tree.node.kind, len(tree.items)
 
 
 def _identity(key: Node) -> tuple[Kind, bytes]:

@@ -6,7 +6,7 @@ shares them; of plain safetensors, by the names of the tensors. Whatever is foun
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -17,7 +17,7 @@ from ckpt.format.adopted_header import LENGTH_BYTES, Entry, header_length, parse
 from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, sha256
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import ADOPTED_SUFFIX, INDEX_NAME, MANIFEST_NAME
-from ckpt.format.records import is_permuted
+from ckpt.format.records import TensorRecord, is_permuted
 from ckpt.format.rules import check
 from ckpt.format.wire import MAX_FILE_BYTES, manifest_from_bytes
 
@@ -58,6 +58,7 @@ class GoodCopy:
     by_digest: Mapping[bytes, _Run]
     by_name: Mapping[str, tuple[str, int, Entry]]
     manifest: bytes | None
+    _views: dict[int, dict[int, list[TensorRecord]]] = field(default_factory=dict)
 
     def fetch(self, pieces: Sequence[Piece], wanted: Manifest) -> Iterator[tuple[Piece, bytes]]:
         """The pieces of the ``wanted`` checkpoint that the copy has, each proved by SHA-256; neighbours come together.
@@ -80,19 +81,31 @@ class GoodCopy:
             return []
         if piece.sha256 in self.by_digest:
             return [self.by_digest[piece.sha256]]
-        users = wanted.users[piece.storage] if piece.storage is not None else ()
+        if piece.storage is None or not self.by_name:
+            return []
+        if piece.storage not in self._views:
+            self._views[piece.storage] = self._by_chunk(wanted.users[piece.storage])
         runs = []
-        for tensor in users:
-            name, base, entry = self.by_name.get(tensor.name, ("", 0, None))
-            lies_alike = tensor.is_contiguous or is_permuted(tensor, len(users))
-            if entry is None or not lies_alike or (entry.dtype, entry.shape) != (tensor.dtype, tensor.shape):
-                continue
+        for tensor in self._views[piece.storage].get(piece.shift // CHUNK_BYTES, ()):
+            name, base, entry = self.by_name[tensor.name]
             offset = tensor.offset - piece.shift
             low, high = max(offset, 0), min(offset + tensor.size_bytes, piece.end - piece.start)
             if low < high:
                 start = base + entry.start - offset
                 runs.append(_Run(name, start + low, start + high, low))
         return runs
+
+    def _by_chunk(self, users: Sequence[TensorRecord]) -> dict[int, list[TensorRecord]]:
+        """The tensors of a storage that lie in the copy as they do here, by the chunks that they touch."""
+        found: dict[int, list[TensorRecord]] = {}
+        for tensor in users:
+            *_, entry = self.by_name.get(tensor.name, (None,))
+            lies_alike = tensor.is_contiguous or is_permuted(tensor, len(users))
+            if entry is not None and lies_alike and (entry.dtype, entry.shape) == (tensor.dtype, tensor.shape):
+                end = tensor.offset + tensor.size_bytes
+                for chunk in range(tensor.offset // CHUNK_BYTES, -(-end // CHUNK_BYTES)):
+                    found.setdefault(chunk, []).append(tensor)
+        return found
 
 
 class _Together:

@@ -153,6 +153,8 @@ def test_mappings_are_united_and_the_first_value_counts() -> None:
     assert joined({"a": 1, "d": {1: "x"}}, {"b": 2, "a": 9, "d": {2: None}}) == {"a": 1, "b": 2, "d": {1: "x", 2: None}}
     assert joined({"l": [1, {"a": 1}]}, {"l": [2, {"b": 2}]}) == {"l": [1, {"a": 1, "b": 2}]}
     assert joined({"l": [1]}, {"l": [2, 3]}, {"l": None}) == {"l": [1]}
+    assert joined({"l": [{}]}, {"l": [1, 2]}, {"l": [{"a": 1}]}) == {"l": [{"a": 1}]}
+    assert joined({"a": 1}, {"b": 2}, {"c": 3, "a": 9}) == {"a": 1, "b": 2, "c": 3}
     assert joined({1: "int"}, {"1": "text"}) == {1: "int", "1": "text"}
 
 
@@ -172,6 +174,7 @@ def test_an_ordered_dict_keeps_the_metadata_of_the_first() -> None:
         ({"a": {"b": 1}}, {"a": {"b": {}}}),
         ({"a": {"b": [torch.ones(1)]}}, {"a": {"b": []}}),
         ({"a": {"b": torch.ones(1)}}, {"a": {"b": 2}}),
+        ({"a": {"b": 2}}, {"a": {"b": torch.ones(1)}}),
     ],
 )
 def test_states_of_two_forms_are_refused_with_the_path(first: Any, second: Any) -> None:
