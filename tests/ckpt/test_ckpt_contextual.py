@@ -231,6 +231,13 @@ print("numba" in sys.modules, read)
     assert len(list(tmp_path.glob("*.o"))) == len(list(tmp_path.iterdir())) == 5
 
 
+def test_a_user_without_a_home_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does for a number that no user has
+
+    assert [folder.name for folder in machine._folders()] == ["__pycache__"]
+
+
 @pytest.mark.parametrize("spoil", ["torn", "written by a group", "another symbol"])
 def test_code_that_was_kept_is_believed_only_whole_and_from_its_owner(spoil: str, tmp_path: Path) -> None:
     file = tmp_path / "write.o"

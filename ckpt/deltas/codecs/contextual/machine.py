@@ -97,9 +97,9 @@ def _key() -> str:
 
 
 def _folders() -> list[Path]:
-    """Where object files are kept: beside Python's bytecode, else in the user's cache."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [Path(__file__).parent / "__pycache__", caches / "treering-ckpt"]
+    """Where object files are kept: beside Python's bytecode, else in the cache of a user who has one."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return [Path(__file__).parent / "__pycache__", *([caches / "treering-ckpt"] if caches.is_absolute() else [])]
 
 
 def _kept(name: str) -> tuple[str, bytes] | None:
