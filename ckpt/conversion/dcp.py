@@ -24,12 +24,13 @@ from ckpt.disk.hashing import Progress
 from ckpt.errors import FormatError, UnsupportedStateError
 from ckpt.format.boxes import Box
 from ckpt.format.dtypes import bits, name_of
-from ckpt.format.piece_rules import MAX_PIECES, untiled
+from ckpt.format.piece_rules import untiled
 from ckpt.format.records import contiguous_strides
 from ckpt.format.state import flatten
 
 METADATA_NAME = ".metadata"
 _MAX_METADATA_BYTES = 512 << 20
+_MAX_PIECES = 4096  # of one tensor
 _CLASSES = {
     (kind.__module__, kind.__qualname__): kind
     for kind in (
@@ -156,7 +157,7 @@ def _value(folder: "_Folder", stated: metadata.Metadata, key: str, item: object)
     shape, dtype = _sizes(item.size), item.properties.dtype
     pieces = tuple(
         _Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), folder.place(stated, key, chunk.offsets))
-        for chunk in item.chunks[: MAX_PIECES + 1]
+        for chunk in item.chunks[: _MAX_PIECES + 1]
     )
     _check_pieces(key, shape, dtype.itemsize, pieces)
     return _Assembled(torch.empty(shape, dtype=dtype, device="meta"), pieces)
@@ -165,13 +166,15 @@ def _value(folder: "_Folder", stated: metadata.Metadata, key: str, item: object)
 def _check_pieces(key: str, shape: tuple[int, ...], item_bytes: int, pieces: Sequence[_Piece]) -> None:
     """The pieces tile the tensor, and their files are large enough to hold it: checked before memory is taken."""
     full = [piece for piece in pieces if 0 not in piece.sizes]
-    inside = len(pieces) <= MAX_PIECES and all(
+    inside = len(pieces) <= _MAX_PIECES and all(
         len(piece.offsets) == len(piece.sizes) == len(shape)
         and all(start + size <= whole for start, size, whole in zip(piece.offsets, piece.sizes, shape, strict=True))
         for piece in pieces
     )
-    if not inside or untiled(shape, [Box(piece.offsets, piece.sizes) for piece in full]) is not None:
-        raise _wrong(f"pieces of '{key[:80]}' with gaps or overlaps", f"at most {MAX_PIECES} that tile {shape}")
+    boxes = [Box(piece.offsets, piece.sizes) for piece in full]
+    fault = untiled(shape, boxes) if inside else "more of them, or one that is not inside"
+    if fault is not None:
+        raise _wrong(f"pieces of '{key[:80]}' with {fault}", f"at most {_MAX_PIECES} that tile {shape}")
     if prod(shape) * item_bytes > sum(piece.place.length for piece in full):
         raise _wrong(f"pieces of '{key[:80]}' in fewer bytes", f"{prod(shape) * item_bytes} at least")
 
