@@ -11,7 +11,7 @@ the parts and JSON-pointer escapes inside them. Two tensors with one name are re
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -99,9 +99,9 @@ def flatten(state: object) -> tuple[tuple[Node, ...], dict[str, torch.Tensor]]:
 def _flatten(value: object, path: tuple[str, ...], nodes: list[Node], tensors: dict[str, torch.Tensor]) -> None:
     if len(path) > MAX_DEPTH:
         raise UnsupportedStateError(tensor_name(path), f"nested deeper than {MAX_DEPTH} levels", "flatten it")
-    if len(nodes) >= MAX_RECORDS:
-        raise UnsupportedStateError("", f"of more than {MAX_RECORDS} values", "store long lists as one tensor")
     kind = _CONTAINERS.get(type(value))
+    if len(nodes) + (0 if kind is None else len(value)) >= MAX_RECORDS:  # type: ignore[arg-type]
+        raise UnsupportedStateError("", f"of more than {MAX_RECORDS} values", "store long lists as one tensor")
     if kind in SEQUENCES:
         nodes.append(Node(kind=kind, count=len(value)))  # type: ignore[arg-type]
         for index, item in enumerate(value):  # type: ignore[arg-type, var-annotated]
@@ -177,23 +177,20 @@ def _scalar(value: object, path: tuple[str, ...]) -> Node:
 
 def encode_scalar(kind: Kind, value: Any) -> bytes:
     """The bytes that stand for a scalar on disk."""
-    match kind:
-        case Kind.NONE:
-            return b""
-        case Kind.BOOL:
-            return bytes([value])
-        case Kind.INT:
-            return int(value).to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-        case Kind.FLOAT:
-            return struct.pack("<d", value)
-        case Kind.COMPLEX:
-            return struct.pack("<dd", value.real, value.imag)
-        case Kind.BYTES:
-            return bytes(value)
-        case Kind.DTYPE:
-            return str(name_of(value)).encode()
-        case _:
-            return str(value).encode("utf-8")
+    return _ENCODERS[kind](value)
+
+
+_ENCODERS: dict[Kind, Callable[[Any], bytes]] = {  # looked up, not compared one by one: a long list has a million
+    Kind.NONE: lambda _: b"",
+    Kind.BOOL: lambda value: b"\1" if value else b"\0",
+    Kind.INT: lambda value: value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True),
+    Kind.FLOAT: struct.Struct("<d").pack,
+    Kind.COMPLEX: lambda value: struct.pack("<dd", value.real, value.imag),
+    Kind.STR: str.encode,
+    Kind.BYTES: bytes,
+    Kind.DTYPE: lambda value: str(name_of(value)).encode(),
+    Kind.DEVICE: lambda value: str(value).encode(),
+}
 
 
 def tensor_name(path: tuple[str, ...]) -> str:
@@ -239,28 +236,8 @@ def _restore(node: Node, tensor: torch.Tensor) -> object:
 
 def decode_scalar(node: Node) -> Any:
     """The scalar that a node stands for."""
-    data = node.data
-    match node.kind:
-        case Kind.NONE:
-            return None
-        case Kind.BOOL:
-            return data == b"\1"
-        case Kind.INT:
-            return int.from_bytes(data, "little", signed=True)
-        case Kind.FLOAT:
-            return struct.unpack("<d", data)[0]
-        case Kind.COMPLEX:
-            return complex(*struct.unpack("<dd", data))
-        case Kind.STR:
-            return data.decode("utf-8")
-        case Kind.BYTES:
-            return data
-        case Kind.DTYPE:
-            return torch_dtype(data.decode())
-        case Kind.DEVICE:
-            return _device(data.decode())
-        case _:
-            return np.frombuffer(data, np.dtype(node.name))[0]
+    decode = _DECODERS.get(node.kind)
+    return np.frombuffer(node.data, np.dtype(node.name))[0] if decode is None else decode(node.data)
 
 
 def _device(text: str) -> torch.device:
@@ -268,3 +245,16 @@ def _device(text: str) -> torch.device:
         return torch.device(text)
     except RuntimeError:
         raise VersionError(f"device '{text}'", f"torch {torch.__version__}", "a torch that has it") from None
+
+
+_DECODERS: dict[Kind, Callable[[bytes], Any]] = {
+    Kind.NONE: lambda _: None,
+    Kind.BOOL: lambda data: data == b"\1",
+    Kind.INT: lambda data: int.from_bytes(data, "little", signed=True),
+    Kind.FLOAT: lambda data: struct.unpack("<d", data)[0],
+    Kind.COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
+    Kind.STR: bytes.decode,
+    Kind.BYTES: lambda data: data,
+    Kind.DTYPE: lambda data: torch_dtype(data.decode()),
+    Kind.DEVICE: lambda data: _device(data.decode()),
+}

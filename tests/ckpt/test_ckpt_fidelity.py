@@ -254,3 +254,12 @@ def test_what_cannot_be_stored_is_refused_with_its_path(state: object, message: 
 
     assert not (tmp_path / "c").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_list_that_is_too_long_is_refused_before_its_elements_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpt.format.state.MAX_RECORDS", 10)
+
+    with pytest.raises(ckpt.UnsupportedStateError, match="of more than 10 values"):
+        ckpt.save({"long": [object()] * 20}, tmp_path / "c")
