@@ -159,13 +159,16 @@ def read_unverified(*, work: Path, shared: Path) -> Iterator[Call]:
 
 @contextmanager
 def hash_alone(*, work: Path, shared: Path, threads: int, of: str = OURS) -> Iterator[Call]:
-    """SHA-256 of the weights file in runs of 1 MiB by hashlib; no comparison."""
-    (file,) = (shared / of).glob("weights-*.safetensors")
+    """SHA-256 of the weights files in runs of 1 MiB by hashlib; no comparison."""
+    files = sorted((shared / of).glob("weights-*.safetensors"))
 
     def run() -> int:
-        with open(file, "rb") as opened, ThreadPool(threads) as pool:
-            view = memoryview(mmap(opened.fileno(), 0, prot=1))
-            parts = [view[start : start + HASHED_BYTES] for start in range(0, len(view), HASHED_BYTES)]
+        parts: list[memoryview] = []
+        for file in files:
+            with open(file, "rb") as opened:
+                view = memoryview(mmap(opened.fileno(), 0, prot=1))
+            parts += [view[start : start + HASHED_BYTES] for start in range(0, len(view), HASHED_BYTES)]
+        with ThreadPool(threads) as pool:
             return len(pool.map(_sha256, parts))
 
     yield Call(run=run)
