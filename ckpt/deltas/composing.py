@@ -4,10 +4,12 @@ A frame that nothing has met goes over byte for byte, its SHA-256 checked; diffe
 chunks that are known are written whole, proved by the target's digests. Where a chunk is lost, the base is asked for.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import BinaryIO
 
+from ckpt.deltas.chaining import Chain, Group, chained, groups_of
 from ckpt.deltas.codecs import codec
 from ckpt.deltas.codecs.integers import add
 from ckpt.deltas.delta import Action, Delta, Frame, Operation
@@ -21,13 +23,21 @@ from ckpt.errors import BaseNeededError, CorruptFrameError
 from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, chunks_of, sha256, text
 
 
-def compose(chain: Sequence[Patches], file: BinaryIO, codecs: Collection[str], progress: Progress | None) -> Delta:
+def compose(
+    chain: Sequence[Patches],
+    file: BinaryIO,
+    codecs: Collection[str],
+    progress: Progress | None,
+    *,
+    ends: Patches | None = None,
+) -> Delta:
     """The delta that does what all do one after the other; its frames go to ``file``.
 
     Args:
         chain: Deltas, each made for the target of the one before it.
         file: The patch to be.
-        codecs: Those that may code differences that were added up.
+        codecs: Those that may be used for what is encoded anew.
+        ends: The delta between both ends, where the base was there to make it: what is no larger so is taken from it.
         progress: Called with (bytes of storages done, bytes in all).
 
     Raises:
@@ -40,18 +50,21 @@ def compose(chain: Sequence[Patches], file: BinaryIO, codecs: Collection[str], p
         file=file,
         deltas=[Decoded(patches) for patches in chain],
         adding=[name for name in ADDITIVE if name in codecs],
+        may_chain="chain" in codecs,
         base_root=first.base_root,
     )
     done, total = 0, last.target.payload_bytes
-    told = [list(zip(each.delta.storages, each.delta.target.storages, strict=True)) for each in chain]
+    told = [_stored(each.delta) for each in chain]
+    direct = None if ends is None else _Direct(ends, _stored(ends.delta))
     storages = []
     for index, chunks in enumerate(last.target.storages):
-        storages.append(composer.composed(told, index))
+        storages.append(composer.smallest(told, index, direct))
         done += chunks.size_bytes
         if progress is not None:
             progress(done, total)
     told = [_attached(each.delta) for each in chain]
-    attachments = [composer.composed(told, index) for index in range(len(last.attachments))]
+    direct = None if ends is None else _Direct(ends, _attached(ends.delta))
+    attachments = [composer.smallest(told, index, direct) for index in range(len(last.attachments))]
     target = replace(
         last.target,
         storages=tuple(chunks for _, chunks in storages),
@@ -68,10 +81,22 @@ def compose(chain: Sequence[Patches], file: BinaryIO, codecs: Collection[str], p
     )
 
 
+def _stored(delta: Delta) -> list[Told]:
+    return list(zip(delta.storages, delta.target.storages, strict=True))
+
+
 def _attached(delta: Delta) -> list[Told]:
     return [
         (operation, item.chunks) for operation, item in zip(delta.attachments, delta.target.attachments, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """The delta between both ends, and what it says of storages, or of attachments."""
+
+    patches: Patches
+    told: Sequence[Told]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,27 +106,80 @@ class _Composer:
     file: BinaryIO
     deltas: Sequence[Decoded]
     adding: Sequence[str]
+    may_chain: bool
     base_root: str
 
-    def composed(self, told: Sequence[Sequence[Told]], index: int) -> Told:
-        """The operation that makes number ``index`` of the last target, and the digests that it states."""
-        size = told[-1][index][1].size_bytes
+    def smallest(self, told: Sequence[Sequence[Told]], index: int, direct: _Direct | None) -> Told:
+        """The operation that makes number ``index`` of the last target, and the digests that it states.
+
+        It is the first of these ways that is hardly larger than the parts, or else the smallest: as between both ends,
+        where that is known; composed; the frames themselves, chained where they met.
+        """
         base, layers = layers_of(self.deltas, told, index)
+        size = told[-1][index][1].size_bytes
+        parts = sum(frame.encoded_size for layer in layers for frame in layer.operation.frames)
+        ways: list[Callable[[], Told]] = []
+        if direct is not None:
+            ways.append(partial(self._copied, direct, index))
+        kinds = (False, True) if self.may_chain else (False,)
+        ways += [partial(self._composed, base, layers, size, chaining=chaining) for chaining in kinds]
+        return self._first_within(parts + parts // 1000, ways)
+
+    def _first_within(self, most_bytes: int, ways: Sequence[Callable[[], Told]]) -> Told:
+        """The first way that writes no more than that, or else the one that writes least."""
+        start, sizes, needed = self.file.tell(), dict[int, int](), list[BaseNeededError]()
+        for number, way in enumerate(ways):
+            try:
+                found = way()
+            except BaseNeededError as error:
+                needed.append(error)
+            else:
+                sizes[number] = self.file.tell() - start
+                if sizes[number] <= most_bytes:
+                    return found
+            self._back_to(start)
+        if not sizes:
+            raise needed[0]
+        return ways[min(sizes, key=lambda number: sizes[number])]()
+
+    def _back_to(self, place: int) -> None:
+        self.file.seek(place)
+        self.file.truncate()
+
+    def _copied(self, direct: _Direct, index: int) -> Told:
+        operation, chunks = direct.told[index]
+        frames = tuple(self._put(direct.patches.encoded(frame), frame) for frame in operation.frames)
+        return replace(operation, frames=frames), chunks
+
+    def _composed(self, base: int, layers: Sequence[Layer], size: int, *, chaining: bool) -> Told:
         if not layers:
             return Operation(action=Action.COPY, base=base), Chunks(size_bytes=size, crc32=b"", sha256=b"")
         chunks, digests = followed(layers)
+        met = [number for number, chunk in sorted(chunks.items()) if len(chunk.written) > 1]
+        groups = groups_of(chunks, met) if chaining else {}
         action = Action.NEW if layers[0].operation.action is Action.NEW else Action.PATCH
-        frames = tuple(self._frames(chunks, digests, _bytes_of(layers), size))
+        frames = tuple(self._frames(chunks, groups, layers, digests, size))
         stated = chunks_of((digests[number] for number in sorted(chunks)), size_bytes=size)
         return Operation(action=action, base=base, frames=frames), stated
 
     def _frames(
-        self, chunks: Mapping[int, Chunk], digests: Mapping[int, tuple[int, bytes]], known: Bytes, size: int
+        self,
+        chunks: Mapping[int, Chunk],
+        groups: Mapping[int, Group],
+        layers: Sequence[Layer],
+        digests: Mapping[int, tuple[int, bytes]],
+        size: int,
     ) -> Iterator[Frame]:
-        reached = 0
+        known, reached = _bytes_of(layers), 0
         for number in sorted(chunks):
             chunk = chunks[number]
             if number < reached:
+                continue
+            group = groups.get(number)
+            link = chained(group, layers) if group is not None and group.chunks.start == number else None
+            if group is not None and link is not None:
+                reached = group.chunks.stop
+                yield self._put(link.encoded, _chain_frame(group, link, size))
                 continue
             if _is_whole(number, chunks):
                 yield self._as_it_is(chunk.pieces[0])
@@ -171,10 +249,11 @@ def _bytes_of(layers: Sequence[Layer]) -> Bytes:
 
 def _is_whole(number: int, chunks: Mapping[int, Chunk]) -> bool:
     """Whether a frame begins here that nothing has met."""
-    pieces = chunks[number].pieces
-    if len(pieces) != 1 or chunks[number].kind is Kind.LOST or pieces[0].frame.chunks.start != number:
+    chunk = chunks[number]
+    if len(chunk.pieces) != 1 or chunk.kind is Kind.LOST or chunk.pieces[0].frame.chunks.start != number:
         return False
-    return all(each in chunks and chunks[each].pieces == pieces for each in pieces[0].frame.chunks)
+    others = [chunks.get(each) for each in chunk.pieces[0].frame.chunks]
+    return all(each is not None and (each.kind, each.pieces) == (chunk.kind, chunk.pieces) for each in others)
 
 
 def _end(first: int, chunks: Mapping[int, Chunk]) -> int:
@@ -191,6 +270,12 @@ def _alike(one: Chunk, other: Chunk) -> bool:
     if one.kind is not other.kind or one.kind is Kind.LOST:
         return False
     return one.kind is Kind.KNOWN or one.pieces[0].frame.width == other.pieces[0].frame.width
+
+
+def _chain_frame(group: Group, link: Chain, size: int) -> Frame:
+    start = group.chunks.start * CHUNK_BYTES
+    frame = _frame("chain", start, min(group.chunks.stop * CHUNK_BYTES, size) - start, base_size=0, width=1)
+    return replace(frame, base_offset=link.base_offset, base_size=link.base_size)
 
 
 def _frame(name: str, offset: int, size: int, *, base_size: int, width: int) -> Frame:

@@ -8,8 +8,8 @@ Of each chunk that a frame writes it is followed, from the first delta to the la
 - *lost*: a frame needs bytes that only the base and the frames before it make together.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from ckpt.deltas.delta import Action, Frame, Operation
@@ -31,10 +31,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A frame, and the delta that it is of."""
+    """A frame, the delta that it is of, and the layer."""
 
     decoded: Decoded
     frame: Frame
+    layer: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,12 @@ class Chunk:
     """One that some frame wrote.
 
     ``pieces`` are the frames that make it of the base's chunk, or of nothing; none where it is known in another way. Of
-    a lost one they are the frame that needs the base.
+    a lost one they are the frame that needs the base. ``written`` are all that wrote it since one came whole.
     """
 
     kind: Kind
     pieces: tuple[Piece, ...] = ()
+    written: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,13 @@ def followed(layers: Sequence[Layer]) -> tuple[dict[int, Chunk], dict[int, tuple
     chunks: dict[int, Chunk] = {}
     digests: dict[int, tuple[int, bytes]] = {}
     size: int | None = None
-    for layer in layers:
+    for depth, layer in enumerate(layers):
         _check_fit(layer, size)
         size = layer.chunks.size_bytes
         count = chunk_count(size)
-        before = {number: chunk for number, chunk in chunks.items() if number < count}
-        chunks = dict(before)
+        before, chunks = chunks, {number: chunk for number, chunk in chunks.items() if number < count}
         for frame in layer.operation.frames:
-            chunks |= _written(Piece(layer.decoded, frame), before)
+            chunks |= _written(Piece(layer.decoded, frame, depth), before)
         own = {
             number: (layer.chunks.crc32_of(place), layer.chunks.sha256_of(place))
             for place, number in enumerate(layer.operation.covered())
@@ -141,10 +142,21 @@ def _written(piece: Piece, before: Mapping[int, Chunk]) -> dict[int, Chunk]:
     read = range(frame.base_offset // CHUNK_BYTES, -(-(frame.base_offset + frame.base_size) // CHUNK_BYTES))
     met = [before[number] for number in read if number in before]
     if len(met) == len(read) and all(chunk.kind is Kind.KNOWN for chunk in met):
-        return dict.fromkeys(frame.chunks, Chunk(Kind.KNOWN, () if read else (piece,)))
+        chunk = Chunk(Kind.KNOWN, () if read else (piece,))
+        return dict.fromkeys(frame.chunks, replace(chunk, written=(*_earlier(met), piece)))
     if is_additive(frame):
-        return {number: _added(before.get(number), piece) for number in frame.chunks}
-    return dict.fromkeys(frame.chunks, Chunk(Kind.LOST if met else Kind.ALONE, (piece,)))
+        added = {number: _added(before.get(number), piece) for number in frame.chunks}
+        return {
+            number: replace(chunk, written=(*_earlier([before[number]] if number in before else []), piece))
+            for number, chunk in added.items()
+        }
+    chunk = Chunk(Kind.LOST if met else Kind.ALONE, (piece,), (*_earlier(met), piece))
+    return dict.fromkeys(frame.chunks, chunk)
+
+
+def _earlier(met: Sequence[Chunk]) -> Iterable[Piece]:
+    """What wrote some chunks, each frame once."""
+    return {(piece.layer, piece.frame.offset): piece for chunk in met for piece in chunk.written}.values()
 
 
 def _added(chunk: Chunk | None, piece: Piece) -> Chunk:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ckpt.deltas.codecs import CODECS
 from ckpt.deltas.composing import compose
-from ckpt.deltas.delta import Delta
+from ckpt.deltas.delta import Delta, Operation
 from ckpt.deltas.made import Made
 from ckpt.deltas.patches import Patches, patches_in
 from ckpt.deltas.sides import Side
@@ -86,14 +86,15 @@ def squash(
     with scratch(out) as folder:
         for step in range(1, steps):
             made = folder / f"{step}"
-            _squash(chain[:AT_ONCE], made, before, codecs, None, _part(progress, step, steps))
+            _squash(chain[:AT_ONCE], made, folder / f"{step}-ends", before, codecs, None, _part(progress, step, steps))
             chain = [reading(made, partial(patches_in, trust=None), expected=DELTA_NAME), *chain[AT_ONCE:]]
-        return _squash(chain, out, before, codecs, sign, _part(progress, steps, steps))
+        return _squash(chain, out, folder / "ends", before, codecs, sign, _part(progress, steps, steps))
 
 
 def _squash(
     chain: Sequence[Patches],
     out: Path | str,
+    between: Path,
     base: Payload | None,
     codecs: Collection[str],
     sign: Signer | PrivateKey | None,
@@ -110,7 +111,33 @@ def _squash(
     target: Side = base
     for patches in chain:
         target = Made(target, patches)
-    return write_between(base, target, out, sequence=last.delta.sequence, sign=sign, codecs=codecs, progress=progress)
+    write_between(base, target, between, sequence=last.delta.sequence, codecs=codecs, progress=progress)
+    ends = reading(between, partial(patches_in, trust=None), expected=DELTA_NAME)
+    return put_delta(
+        out,
+        lambda file: compose(chain, file, codecs, None, ends=ends),
+        sign=sign,
+        target_signatures=last.signatures.target,
+        accept=lambda folder: _prove_composed(folder, base, ends.delta),
+    )
+
+
+def _prove_composed(folder: Path, base: Side, ends: Delta) -> None:
+    """Decode what was not taken from the delta between both ends, whose encoder had proved bytes at hand."""
+    patches = reading(folder, partial(patches_in, trust=None), expected=DELTA_NAME)
+    made = Made(base, patches)
+    for index, (one, other) in enumerate(zip(patches.delta.storages, ends.storages, strict=True)):
+        if not _same_frames(one, other):
+            made.prove(index, range(made.manifest.storages[index].count))
+    for index, (one, other) in enumerate(zip(patches.delta.attachments, ends.attachments, strict=True)):
+        if not _same_frames(one, other):
+            made.prove_attachment(index)
+
+
+def _same_frames(one: Operation, other: Operation) -> bool:
+    if (one.action, one.base) != (other.action, other.base):
+        return False
+    return [frame.sha256 for frame in one.frames] == [frame.sha256 for frame in other.frames]
 
 
 def _part(progress: Progress | None, step: int, steps: int) -> Progress | None:

@@ -127,8 +127,11 @@ def put_delta(
     *,
     sign: Signer | PrivateKey | None,
     target_signatures: Sequence[Signed],
+    accept: Callable[[Path], None] = lambda _: None,
 ) -> Delta:
     """Put a delta folder in its place, whole: ``encode`` writes the frames into its one patch and says all else.
+
+    ``accept`` may refuse the folder before it is put there.
 
     Returns:
         The delta as it was read back, so that every rule was checked.
@@ -142,6 +145,7 @@ def put_delta(
             (folder / patch_name(0)).unlink()
         patches = (Patch(name=patch_name(0), size_bytes=size),) if size else ()
         write_file(folder / DELTA_NAME, to_bytes(replace(delta, patches=patches)))
+        accept(folder)
         made = read_delta(folder)
         own = () if who is None else (who.signed(StatementKind.DELTA, made.digest, Path(out)),)
         write_signatures(folder, Signatures(own=own, target=tuple(target_signatures)))

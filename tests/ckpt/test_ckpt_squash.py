@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import ckpt
+from ckpt.deltas.codecs import CODECS
 from ckpt.deltas.squashing import AT_ONCE
 from tests.ckpt.chains import ADDING, SIGNER, applied, save_chain, training
 from tests.ckpt.signers import FOREIGN, OLD, trusting
@@ -50,10 +51,12 @@ def test_a_chain_equals_its_squash(base: str | None, chain: Path, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_with_the_base_it_is_the_diff_of_both_ends(chain: Path, tmp_path: Path) -> None:
-    ckpt.diff(chain / "0", chain / "3", tmp_path / "ends", sequence=2)
+def test_with_the_base_it_is_the_diff_of_both_ends(tmp_path: Path) -> None:
+    states = [{name: state[name] for name in ("sparse", "dense", "table")} for state in training()]
+    whole = save_chain(tmp_path, states)
+    ckpt.diff(tmp_path / "0", tmp_path / "3", tmp_path / "ends", sequence=2)
 
-    ckpt.squash(deltas(chain), tmp_path / "d", base=chain / "0")
+    ckpt.squash(whole, tmp_path / "d", base=tmp_path / "0")
 
     assert bytes_of(tmp_path / "d") == bytes_of(tmp_path / "ends")
 
@@ -72,15 +75,18 @@ def test_there_and_back_is_nothing(chain: Path, tmp_path: Path) -> None:
     assert (both.base_root, both.frames()) == (both.target_root, [])
 
 
+@pytest.mark.parametrize("codecs", [ADDING, ("contextual",)])
 @pytest.mark.parametrize("with_base", [True, False])
-def test_a_long_chain_is_squashed_in_parts_of_bounded_memory(with_base: bool, tmp_path: Path) -> None:
+def test_a_long_chain_is_squashed_in_parts_of_bounded_memory(
+    with_base: bool, codecs: tuple[str, ...], tmp_path: Path
+) -> None:
     start = torch.zeros(700_000, dtype=torch.int32)
     states = [{"w": start + (torch.arange(700_000) % (step + 2) == 0) * step} for step in range(3 * AT_ONCE)]
-    whole = save_chain(tmp_path, states, codecs=ADDING)
+    whole = save_chain(tmp_path, states, codecs=codecs)
     told: list[tuple[int, int]] = []
 
     base = tmp_path / "0" if with_base else None
-    made = ckpt.squash(whole, tmp_path / "d", base=base, progress=lambda *now: told.append(now), codecs=ADDING)
+    made = ckpt.squash(whole, tmp_path / "d", base=base, progress=lambda *now: told.append(now))
 
     assert ckpt.apply(tmp_path / "0", tmp_path / "d", tmp_path / "made").seal == made.target_seal
     assert made.target_root == ckpt.read_manifest(tmp_path / f"{len(whole)}").root
@@ -121,18 +127,86 @@ def test_what_came_whole_is_known_and_whatever_changes_it_is_decoded(tmp_path: P
     assert ckpt.apply(tmp_path / "0", tmp_path / "d", tmp_path / "made").seal == made.target_seal
 
 
-def test_contexts_that_meet_need_the_base_and_the_frame_is_named(tmp_path: Path) -> None:
+def test_contexts_that_meet_are_chained_or_need_the_base_and_the_frame_is_named(tmp_path: Path) -> None:
     start = torch.randn(600_000)
     whole = save_chain(tmp_path, [{"w": start}, {"w": start * 1.001}, {"w": start * 1.002}], codecs=("contextual",))
 
+    chained = ckpt.squash(whole, tmp_path / "chained")
     with pytest.raises(ckpt.BaseNeededError) as caught:
-        ckpt.squash(whole, tmp_path / "d")
+        ckpt.squash(whole, tmp_path / "d", codecs=("contextual",))
 
+    assert {frame.codec for frame in chained.storages[0].frames} == {"chain"}
+    assert ckpt.apply(tmp_path / "0", tmp_path / "chained", tmp_path / "made").seal == chained.target_seal
     assert caught.value.delta == whole[1]
     assert caught.value.expected == ckpt.read_manifest(tmp_path / "0").root
     assert "(by 'contextual') meets what a delta before it changed. Pass base=" in str(caught.value)
     assert not (tmp_path / "d").exists()
-    assert ckpt.squash(whole, tmp_path / "d", base=tmp_path / "0").base_root == caught.value.expected
+    smaller = ckpt.squash(whole, tmp_path / "d", base=tmp_path / "0")
+    assert smaller.size_bytes < 0.8 * chained.size_bytes
+
+
+def _shapes() -> dict[str, list[object]]:
+    """Steps of which the last state says less than they do."""
+    torch.manual_seed(0)
+    dense, table = torch.randn(700_000) * 1e-4, torch.randn(400_000)
+    row = torch.randn(384)
+    grown, trained = torch.cat([table[:5000], row, table[5000:]]), table * 1.0001
+    return {
+        "zeros that are trained": [{"a": dense[:9]}, {"m": torch.zeros(700_000)}, {"m": dense}],
+        "rows that moved, then trained": [{"e": table}, {"e": grown}, {"e": grown * 1.0001}],
+        "trained, then rows that moved": [
+            {"e": table},
+            {"e": trained},
+            {"e": torch.cat([trained[:5000], row, trained[5000:]])},
+        ],
+    }
+
+
+@pytest.mark.parametrize("name", _shapes())
+@pytest.mark.parametrize("with_base", [True, False])
+def test_a_squash_is_no_larger_than_its_parts(with_base: bool, name: str, tmp_path: Path) -> None:
+    codecs = [codec for codec in CODECS if codec != "moved"]  # of which one delta of both ends is large
+    whole = save_chain(tmp_path, _shapes()[name], codecs=codecs)
+    manifest = (whole[-1] / "delta.pb").stat().st_size
+
+    made = ckpt.squash(whole, tmp_path / "d", base=tmp_path / "0" if with_base else None, codecs=codecs)
+
+    assert made.size_bytes <= 1.001 * sum(ckpt.read_delta(delta).size_bytes for delta in whole) + manifest
+    assert ckpt.apply(tmp_path / "0", tmp_path / "d", tmp_path / "made").seal == made.target_seal
+
+
+def test_a_frame_that_is_lost_in_part_is_not_taken_for_whole(tmp_path: Path) -> None:
+    """The second delta changes, in one frame, chunks that were as they had been and one that rows were moved into."""
+    torch.manual_seed(0)
+    table = torch.randn(4000, 384).bfloat16()
+    grown = torch.cat([table, torch.randn(100, 384).bfloat16()])
+    trained = grown.clone()
+    trained.view(torch.int16).view(-1)[::100] += 1
+    whole = save_chain(tmp_path, [{"e": table}, {"e": grown}, {"e": trained}])
+    assert {frame.codec for frame in ckpt.read_delta(whole[0]).storages[0].frames} == {"moved"}
+    assert [frame.codec for frame in ckpt.read_delta(whole[1]).storages[0].frames] == ["sparse"]
+
+    with pytest.raises(ckpt.BaseNeededError):
+        ckpt.squash(whole, tmp_path / "d")
+    made = ckpt.squash(whole, tmp_path / "d", base=tmp_path / "0")
+
+    assert ckpt.apply(tmp_path / "0", tmp_path / "d", tmp_path / "made").seal == made.target_seal
+
+
+def test_what_is_cut_off_later_is_read_before(tmp_path: Path) -> None:
+    """The second delta reads a chunk that the first one changed, and that the target no longer has."""
+    old = np.random.default_rng(0).integers(0, 255, CHUNK + 200_000, np.uint8)
+    one = old.copy()
+    one[CHUNK + 5] += 1
+    two = np.concatenate([one[-300_000:], one[:200_000]])
+    whole = save_chain(tmp_path, [{"w": each} for each in (old, one, two)], codecs=("sparse", "bsdiff"))
+
+    with pytest.raises(ckpt.BaseNeededError):
+        ckpt.squash(whole, tmp_path / "d", codecs=("sparse",))
+    made = ckpt.squash(whole, tmp_path / "d")
+
+    assert [frame.codec for frame in made.storages[0].frames] == ["chain"]
+    assert ckpt.apply(tmp_path / "0", tmp_path / "d", tmp_path / "made").seal == made.target_seal
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -155,19 +229,25 @@ def test_any_states_in_a_row_are_squashed(chain: list[object], tmp_path_factory:
 
 
 _steps = st.lists(
-    st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["few", "all", "noise"])), max_size=4),
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["few", "all", "noise", "row", "cut"])), max_size=4),
     min_size=2,
     max_size=6,
 )
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=_steps, new=st.booleans(), seed=st.integers(0, 1000))
+@given(steps=_steps, new=st.booleans(), codecs=st.sampled_from([ADDING, ("contextual",), tuple(CODECS)]))
 def test_steps_of_any_chunks_are_composed_without_their_base(
-    steps: list[list[tuple[int, str]]], new: bool, seed: int, tmp_path_factory: pytest.TempPathFactory
+    steps: list[list[tuple[int, str]]],
+    new: bool,
+    codecs: tuple[str, ...],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Few elements, all, or noise that is stored whole, in any of five chunks; the storage may come with a delta."""
-    folder, choose = tmp_path_factory.mktemp("chain"), np.random.default_rng(seed)
+    """Few elements, all, or noise that is stored whole, in any of five chunks; rows come and go, so that all moves.
+
+    The storage itself may come with a delta. Only where rows moved may the base be needed, and then that is said.
+    """
+    folder, choose = tmp_path_factory.mktemp("chain"), np.random.default_rng(len(steps))
     at = choose.integers(0, 9, 9 * CHUNK // 4, np.uint16)
     chain: list[object] = [{"other": torch.ones(2)}] if new else []
     chain.append({"w": at})
@@ -178,10 +258,19 @@ def test_steps_of_any_chunks_are_composed_without_their_base(
             part[:: 97 if kind == "few" else 1] += np.uint16(1)
             if kind == "noise":
                 part[:] = choose.integers(0, 1 << 16, len(part), np.uint16)
+            if kind == "row":
+                at = np.insert(at, chunk * CHUNK // 4, choose.integers(0, 9, 512, np.uint16))
+            if kind == "cut":
+                at = np.delete(at, slice(chunk * CHUNK // 4, chunk * CHUNK // 4 + 512))
         chain.append({"w": at})
-    whole = save_chain(folder, chain, codecs=ADDING)
+    whole = save_chain(folder, chain, codecs=codecs)
+    moved = any(kind in ("row", "cut") for step in steps for _, kind in step)
 
-    made = ckpt.squash(whole, folder / "d")
+    try:
+        made = ckpt.squash(whole, folder / "d")
+    except ckpt.BaseNeededError:
+        assert moved
+        made = ckpt.squash(whole, folder / "d", base=folder / "0")
 
     assert ckpt.apply(folder / "0", folder / "d", folder / "made").seal == made.target_seal
     assert made.target_root == ckpt.read_manifest(folder / f"{len(whole)}").root

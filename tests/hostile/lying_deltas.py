@@ -130,7 +130,7 @@ DELTAS: dict[str, Lie] = {
     ),
     "an unknown codec": Lie(
         lambda d: put(frame(d, "sparse"), codec="pickle"),
-        "found 'pickle', expected one of contextual, sparse, planes, moved, bsdiff, raw",
+        "found 'pickle', expected one of contextual, sparse, planes, moved, bsdiff, raw, chain",
     ),
     "another codec": Lie(lambda d: put(frame(d, "sparse"), codec="raw"), "expected what its codec says of reversing"),
     "a frame that claims to be reversible": Lie(

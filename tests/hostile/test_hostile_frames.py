@@ -10,7 +10,8 @@ import zstandard
 
 import ckpt
 from ckpt.deltas import delta as ckpt_delta
-from ckpt.deltas.codecs import codec
+from ckpt.deltas.codecs import chain, codec
+from ckpt.deltas.codecs.chain import Step
 from ckpt.deltas.codecs.streams import join
 from ckpt.deltas.delta import Action
 from ckpt.format.digests import Chunks
@@ -79,6 +80,13 @@ def moved(*runs: tuple[int, int, int], within: int = 3, count: int | None = None
     return head + join([planes]) + join([bytes(32)] * 2)
 
 
+def step(**fields: object) -> bytes:
+    """A chain of one step, which is sound where nothing else is said."""
+    encoded = one(bytes(64), size=64, form=0)
+    sound = Step(codec="raw", width=1, read_offset=0, read_size=0, offset=0, size=64, whole=False, encoded=encoded)
+    return chain.join([replace(sound, **fields)])  # type: ignore[arg-type]
+
+
 ENCODED: dict[str, tuple[str, bytes]] = {
     "nothing": ("raw", b""),
     "a stream that is larger than stated": ("raw", one(zstd(ZEROS * 100), size=64)),
@@ -104,6 +112,22 @@ ENCODED: dict[str, tuple[str, bytes]] = {
     "a seek that overflows": ("bsdiff", bsdiff(steps((1, 0, HUGE - 1), (63, 0, 0)), bytes(64), b"")),
     "steps for more than the target": ("bsdiff", bsdiff(steps((64, 1, 0)), bytes(64), b"x")),
     "steps for less than the target": ("bsdiff", bsdiff(steps((1, 0, 0)), bytes(64), b"")),
+    "a chain of nothing": ("chain", b"\0"),
+    "a chain of 65 steps": ("chain", b"\x41" + step()[1:] * 65),
+    "a chain in a chain": ("chain", step(codec="chain", encoded=step())),
+    "a step by an unknown codec": ("chain", step(codec="pickle")),
+    "a step that reads beyond": ("chain", step(read_offset=1, read_size=64)),
+    "a step that reads at 2^32": ("chain", step(read_offset=2**32 - 1, read_size=64)),
+    "a step that writes beyond": ("chain", step(offset=1)),
+    "a step of another size": ("chain", step(size=63)),
+    "a step of 4 GiB": ("chain", step(size=2**32 - 1, whole=True)),
+    "a step of all bytes, somewhere": ("chain", step(offset=1, whole=True)),
+    "a step that reads less than it changes": (
+        "chain",
+        step(codec="planes", width=8, read_size=32, encoded=join([bytes(8)] * 8)),
+    ),
+    "a chain cut short": ("chain", step()[:-1]),
+    "bytes after the last step": ("chain", step() + b"x"),
     "more steps than bytes": ("bsdiff", bsdiff(steps(*[(0, 0, 0)] * 65), bytes(64), b"")),
     "half a head of moved": ("moved", b"\3\0\0"),
     "moved within moved": ("moved", moved((0, 64, 0), within=4)),
@@ -133,3 +157,10 @@ def test_a_run_of_the_whole_target_is_not_refused() -> None:
     base = bytes(range(64))
 
     assert codec("moved").decode(memoryview(base), memoryview(moved((0, 64, 0))), width=2, size=64) == base
+
+
+def test_a_chain_that_makes_another_size_is_refused_with_its_frame() -> None:
+    """Its decoder need not know what the last step leaves; whoever asked for a frame counts."""
+    shorter = step(size=32, whole=True, encoded=one(bytes(32), size=32, form=0))
+
+    assert len(chain.decode(memoryview(bytes(64)), memoryview(shorter), width=1, size=64)) == 32

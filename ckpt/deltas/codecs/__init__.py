@@ -2,8 +2,9 @@
 
 A codec turns (base bytes, target bytes) into encoded bytes and back. ``contextual``, ``sparse`` and ``planes`` code the
 difference of elements as integers modulo 2ʷ, so they are exact for any bits and could be subtracted again; ``moved``
-puts rows from several places under one of them; ``bsdiff`` finds bytes that moved; ``raw`` needs no base. Adding a row
-is a compatible change: a reader that lacks the codec refuses the delta by name.
+puts rows from several places under one of them; ``bsdiff`` finds bytes that moved; ``raw`` needs no base; ``chain``
+holds frames of the others. Adding a row is a compatible change: a reader that lacks the codec refuses the delta by
+name.
 """
 
 from importlib import import_module
@@ -35,6 +36,7 @@ CODECS = {
     "moved": "ckpt.deltas.codecs.moved",
     "bsdiff": "ckpt.deltas.codecs.bsdiff",
     "raw": "ckpt.deltas.codecs.raw",
+    "chain": "ckpt.deltas.codecs.chain",
 }
 
 
