@@ -16,14 +16,13 @@ measured on. Speed decides no test; it is recorded in
 """
 
 from benchmarks.areas import AREAS, find_area
-from benchmarks.errors import BenchmarkError, CaseFailedError, UnknownAreaError
+from benchmarks.errors import BenchmarkError, UnknownAreaError
 from benchmarks.plan import Call, Comparison, Side, Stage
 
 __all__ = [
     "AREAS",
     "BenchmarkError",
     "Call",
-    "CaseFailedError",
     "Comparison",
     "Side",
     "Stage",

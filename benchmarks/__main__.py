@@ -1,6 +1,7 @@
 """``python -m benchmarks AREA --json FILE``: measure an area, print its table, write its figures.
 
-Exit code 0 when everything was measured or left out with a reason, 1 on an error.
+Exit code 0 when everything was measured or left out with a reason, 1 when a side failed (the figures of the others are
+written, and how it failed) and on an error.
 """
 
 import argparse
@@ -24,14 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one area."""
     options = _parser().parse_args(arguments)
     try:
-        _measure(options, command=shlex.join(["python", "-m", "benchmarks", *(arguments or sys.argv[1:])]))
+        failed = _measure(options, command=shlex.join(["python", "-m", "benchmarks", *(arguments or sys.argv[1:])]))
     except BenchmarkError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    return 0
+    return 1 if failed else 0
 
 
-def _measure(options: argparse.Namespace, *, command: str) -> None:
+def _measure(options: argparse.Namespace, *, command: str) -> list[str]:
+    """Measure, print and write; the names of sides that failed."""
     stages = find_area(options.area)(options.quick)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     date, started_s, load_before = datetime.now(UTC), time.monotonic(), load_average()
@@ -56,7 +58,9 @@ def _measure(options: argparse.Namespace, *, command: str) -> None:
     }
     text = json.dumps(document(outcomes, facts=facts), indent=1, ensure_ascii=False)
     options.json.write_text(f"{text}\n", "utf-8")
-    say(f"written to {options.json}")
+    failed = [side.side.name for outcome in outcomes for side in outcome.sides if side.failed is not None]
+    say(f"written to {options.json}" + (f", without what failed: {', '.join(failed)}" if failed else ""))
+    return failed
 
 
 def _parser() -> argparse.ArgumentParser:

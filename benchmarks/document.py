@@ -23,8 +23,13 @@ def _comparison(outcome: Outcome) -> dict[str, Any]:
 
 
 def _side(outcome: SideOutcome, *, ratio: float | None) -> dict[str, Any]:
-    head = {"name": outcome.side.name, "is_ours": outcome.side.is_ours, "skipped": outcome.skipped}
-    if outcome.skipped is not None:
+    head = {
+        "name": outcome.side.name,
+        "is_ours": outcome.side.is_ours,
+        "skipped": outcome.skipped,
+        "failed": outcome.failed,
+    }
+    if not outcome.is_measured:
         return head
     return {
         **head,

@@ -38,5 +38,5 @@ class CaseFailedError(BenchmarkError):
         self.cases, self.found, self.log = tuple(cases), found, log
         super().__init__(
             f"measuring {', '.join(self.cases)}: {found}, expected exit code 0 and its figures. "
-            f"Nothing was written. The end of its log:\n{log}"
+            f"The end of its log:\n{log}"
         )

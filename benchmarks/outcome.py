@@ -33,11 +33,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideOutcome:
-    """A side's samples, one for each round; or none, and why it was left out."""
+    """A side's samples, one for each round; or why it was left out, or how it failed."""
 
     side: Side
     samples: tuple[Sample, ...]
     skipped: str | None = None
+    failed: str | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        return self.skipped is None and self.failed is None
 
     @property
     def seconds(self) -> Spread:
@@ -67,6 +72,6 @@ class Outcome:
     sides: tuple[SideOutcome, ...]
 
     def time_ratio(self, side: SideOutcome) -> float | None:
-        """The side's time as a multiple of the first side's; None when either was left out."""
+        """The side's time as a multiple of the first side's; None when either was not measured."""
         reference = self.sides[0]
-        return None if side.skipped or reference.skipped else side.time_ratio(reference)
+        return side.time_ratio(reference) if side.is_measured and reference.is_measured else None

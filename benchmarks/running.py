@@ -43,10 +43,8 @@ def run_stages(stages: Iterable[Stage], *, repeats: int, together: bool, say: Sa
         say: Hears a line before each process.
 
     Yields:
-        The comparisons of each stage once it is done.
-
-    Raises:
-        CaseFailedError: A measurement did not come back.
+        The comparisons of each stage once it is done. A side of which a measurement did not come back is measured no
+        further and says why, as do all sides of a stage that could not be prepared.
     """
     for stage in stages:
         with TemporaryDirectory(prefix="treering-benchmark-") as folder, _server(stage, Path(folder)) as more:
@@ -73,10 +71,20 @@ def _run_stage(stage: Stage, bench: "_Bench", *, repeats: int, together: bool) -
     prepare = Side(name="prepare", case=stage.prepare, parameters=stage.parameters)
     turns = [prepare, *_turns(stage.comparisons, repeats=repeats)]
     samples: dict[int, list[Sample]] = {id(side): [] for side in turns}
+    failed: dict[int, str] = {}
     for group in _by_program(turns) if together else [[side] for side in turns]:
-        for side, sample in zip(group, bench.measure(group, label=stage.name), strict=True):
+        if failed.keys() & {id(prepare), *map(id, group)}:
+            continue
+        try:
+            measured = bench.measure(group, label=stage.name)
+        except CaseFailedError as error:
+            bench.say(str(error))
+            failed |= {id(side): str(error) for side in group}
+            continue
+        for side, sample in zip(group, measured, strict=True):
             samples[id(side)].append(sample)
-    return [_outcome(stage, comparison, samples) for comparison in stage.comparisons]
+    failed |= dict.fromkeys(samples, failed[id(prepare)]) if id(prepare) in failed else {}
+    return [_outcome(stage, comparison, samples, failed) for comparison in stage.comparisons]
 
 
 def _turns(comparisons: Sequence[Comparison], *, repeats: int) -> list[Side]:
@@ -91,9 +99,13 @@ def _turns(comparisons: Sequence[Comparison], *, repeats: int) -> list[Side]:
     ]
 
 
-def _outcome(stage: Stage, comparison: Comparison, samples: Mapping[int, Sequence[Sample]]) -> Outcome:
+def _outcome(
+    stage: Stage, comparison: Comparison, samples: Mapping[int, Sequence[Sample]], failed: Mapping[int, str]
+) -> Outcome:
     sides = tuple(
-        SideOutcome(side=side, samples=tuple(samples.get(id(side), ())), skipped=missing(side))
+        SideOutcome(
+            side=side, samples=tuple(samples.get(id(side), ())), skipped=missing(side), failed=failed.get(id(side))
+        )
         for side in comparison.sides
     )
     return Outcome(stage=stage.name, comparison=comparison, sides=sides)
@@ -116,14 +128,18 @@ class _Bench:
     """A stage's folder and what every case of it is given."""
 
     def __init__(self, *, folder: Path, parameters: Mapping[str, Value], say: Say) -> None:
-        self._folder, self._parameters, self._say = folder, parameters, say
+        self._folder, self._parameters, self.say = folder, parameters, say
         self._shared = folder / "shared"
         self._shared.mkdir()
 
     def measure(self, sides: Sequence[Side], *, label: str) -> list[Sample]:
-        """Measure some sides in one new process."""
+        """Measure some sides in one new process.
+
+        Raises:
+            CaseFailedError: It did not come back with its figures.
+        """
         names = [side.name for side in sides]
-        self._say(f"{label}  {', '.join(names)}")
+        self.say(f"{label}  {', '.join(names)}")
         work = self._folder / "work"
         work.mkdir()
         out = work / "answer.json"
@@ -136,10 +152,11 @@ class _Bench:
             }
             for number, side in enumerate(sides)
         ]
-        _run(sides, json.dumps({"cases": cases, "out": str(out)}), work=work)
-        samples = [Sample(**sample) for sample in json.loads(out.read_text())]
-        shutil.rmtree(work)
-        return samples
+        try:
+            _run(sides, json.dumps({"cases": cases, "out": str(out)}), work=work)
+            return [Sample(**sample) for sample in json.loads(out.read_text())]
+        finally:
+            shutil.rmtree(work)
 
 
 def _run(sides: Sequence[Side], request: str, *, work: Path) -> None:

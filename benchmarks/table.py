@@ -21,6 +21,8 @@ def _line(outcome: Outcome, side: SideOutcome) -> str:
     name = f"  {'*' if side.side.is_ours else ' '} {side.side.name:<38}"
     if side.skipped is not None:
         return f"{name} left out: {side.skipped}"
+    if side.failed is not None:
+        return f"{name} failed: {side.failed.splitlines()[0]}"
     seconds, ratio = side.seconds, outcome.time_ratio(side)
     spread = f"({_time(seconds.low)} to {_time(seconds.high)})"
     times = f"{ratio:.2f} ×" if ratio is not None else ""

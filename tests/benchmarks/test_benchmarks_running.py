@@ -1,16 +1,18 @@
 """How measurements are taken, on cases of this file: in turn, each in its own process, nothing silently left out."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import benchmarks
-from benchmarks import Call, CaseFailedError, Comparison, Side, Stage, peak
+from benchmarks import Call, Comparison, Side, Stage, peak
 from benchmarks.__main__ import main
 from benchmarks.document import document
 from benchmarks.outcome import Outcome, Sample, SideOutcome
@@ -134,12 +136,42 @@ def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(need: str) -> 
     assert "seconds" not in sides[1]
 
 
-def test_a_failing_case_is_named_with_the_end_of_its_log() -> None:
-    with pytest.raises(CaseFailedError, match="measuring broken: exit code 1") as caught:
-        run(Side(name="broken", case=case("fail"), is_ours=True))
+def test_a_failing_side_says_so_with_the_end_of_its_log_and_the_others_are_measured() -> None:
+    heard: list[str] = []
+    broken = Side(name="broken", case=case("fail"))
+    outcomes = run_stages(
+        [stage(turn("A", is_ours=True), broken, turn("B"))], repeats=2, together=False, say=heard.append
+    )
+    (outcome,) = outcomes
 
-    assert caught.value.cases == ("broken",)
-    assert "the disk is on fire" in caught.value.log
+    first, failed, last = document([outcome], facts={})["comparisons"][0]["sides"]
+    assert [first["rounds"], last["rounds"]] == [2, 2]
+    assert failed["failed"].startswith("measuring broken: exit code 1")
+    assert "the disk is on fire" in failed["failed"]
+    assert "seconds" not in failed
+    assert "failed: measuring broken: exit code 1" in table([outcome])
+    assert sum("the disk is on fire" in line for line in heard) == 1  # it is not tried again
+
+
+def test_a_stage_that_cannot_be_prepared_fails_whole() -> None:
+    unprepared = replace(stage(turn("A", is_ours=True)), prepare=case("fail"))
+    (outcome,) = run_stages([unprepared], repeats=1, together=False, say=lambda line: None)
+
+    assert not outcome.sides[0].is_measured
+    assert "the disk is on fire" in (outcome.sides[0].failed or "")
+
+
+def test_what_was_measured_beside_a_failing_side_is_written_and_the_exit_code_is_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    broken = Side(name="broken", case=case("fail"))
+    monkeypatch.setattr("benchmarks.pipeline.stages", lambda is_quick: (stage(turn("A", is_ours=True), broken),))
+
+    assert main(["pipeline", "--json", str(tmp_path / "figures.json"), "--repeats", "1"]) == 1
+
+    assert "without what failed: broken" in capsys.readouterr().err
+    written = json.loads((tmp_path / "figures.json").read_text())
+    assert [side["failed"] is None for side in written["comparisons"][0]["sides"]] == [True, False]
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -187,7 +219,6 @@ def test_what_the_package_exports() -> None:
         "AREAS",
         "BenchmarkError",
         "Call",
-        "CaseFailedError",
         "Comparison",
         "Side",
         "Stage",
