@@ -57,9 +57,9 @@ def encode(base: memoryview, target: memoryview, *, width: int, mantissa_bits: i
     count = call(f"events-{kind}", *elements_of, *model, *events, room, memory())
     starts, shares = np.empty(count, np.uint16), np.empty(count, np.uint16)
     raw = np.zeros(4 * count + RAW_BYTES, np.uint8)
-    table, turns, quick = tables(width)
+    table, turns, _ = tables(width)
     tokens, columns = token_count(width), table.shape[1]
-    raw_size = call("model", *events, count, table, turns, quick, tokens, columns, starts, shares, raw, raw.size)
+    raw_size = call("model", *events, count, table, turns, tokens, columns, starts, shares, raw, raw.size)
     words = np.empty(count + 4, "<u2")
     begins = call("write", starts, shares, count, words, words.size)
     head = _HEAD.pack(below if whole == width else 8 * whole - 1, first, end, steps, loss, len(words) - begins)

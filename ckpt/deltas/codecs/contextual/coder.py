@@ -55,8 +55,9 @@ def _share_out(table: Table, quick: Quick, context: Int, tokens: Int) -> None:
     for token in range(tokens):
         row[token, START] = start
         end = start + np.int64(row[token, SHARE])
-        for slot in range((start + 15) >> 4, (end + 15) >> 4):
-            quick[context, slot] = token
+        if quick.shape[1]:
+            for slot in range((start + 15) >> 4, (end + 15) >> 4):
+                quick[context, slot] = token
         start = end
 
 

@@ -2,7 +2,7 @@
 
 Of a token a context keeps how often it was met, its share of ``WHOLE`` and the sum of the shares before it; of itself
 the tokens it has met, and the number at which its shares are counted anew. ``Quick`` holds the first token to look at
-for each 16 slots.
+for each 16 slots; an encoder's is empty.
 """
 
 from typing import NamedTuple

@@ -142,18 +142,18 @@ def _events(
             raw_bits[place] = bits_below
         contexts[count] = KINDS * of
         raw[count] = raw_bits[count] = 0
-        off = size - frequent[of]
-        if size >= 4 and -1 <= off <= 1:
-            tokens[count] = 2 * (off + 1) + negative
+        if size < 4:  # its own class; without a branch, since nothing tells whether it is 0
+            tokens[count] = NEAR + 2 * size + negative - (size > 0)
+        elif -1 <= size - frequent[of] <= 1:
+            tokens[count] = 2 * (size - frequent[of] + 1) + negative
         else:
             token, bits_below = _size_class(size)
-            tokens[count] = NEAR + (2 * token - 1 + negative if size else 0)
+            tokens[count] = NEAR + 2 * token - 1 + negative
             raw[count] = size & ((1 << bits_below) - 1)
             raw_bits[count] = bits_below
-            if size >= 4:
-                if -1 <= size - candidate[of] <= 1:
-                    frequent[of] = size
-                candidate[of] = size
+            if -1 <= size - candidate[of] <= 1:
+                frequent[of] = size
+            candidate[of] = size
         count += 1
         if rare:
             gap[of] = -1
@@ -189,13 +189,16 @@ def _model(
         learn(table, turns, quick, context, token, most)
         held |= np.uint64(raw_numbers[index]) << np.uint64(held_bits)
         held_bits += np.int64(raw_bits[index])
-        while held_bits >= 8:
-            raw[size] = held & np.uint64(0xFF)
-            held >>= np.uint64(8)
-            held_bits -= 8
-            size += 1
-    if held_bits:
+        if held_bits >= 32:
+            for byte in range(4):
+                raw[size + byte] = (held >> np.uint64(8 * byte)) & np.uint64(0xFF)
+            held >>= np.uint64(32)
+            held_bits -= 32
+            size += 4
+    while held_bits > 0:
         raw[size] = held & np.uint64(0xFF)
+        held >>= np.uint64(8)
+        held_bits -= 8
         size += 1
     return size
 
@@ -327,7 +330,7 @@ def _listing(dtype: Any) -> Callable[..., int]:
 
 
 def _modelling(  # type: ignore[no-untyped-def]
-    contexts, given, raw_numbers, raw_bits, count, table, turns, quick, tokens, columns, starts, shares, raw, raw_room
+    contexts, given, raw_numbers, raw_bits, count, table, turns, tokens, columns, starts, shares, raw, raw_room
 ):
     return _model(
         carray(contexts, (count,), np.uint16),
@@ -336,7 +339,7 @@ def _modelling(  # type: ignore[no-untyped-def]
         carray(raw_bits, (count,), np.uint8),
         carray(table, (KINDS * CLASSES, columns, 3), np.uint32),
         carray(turns, (KINDS * CLASSES, 2), np.int64),
-        carray(quick, (KINDS * CLASSES, WHOLE >> 4), np.uint16),
+        carray(turns, (KINDS * CLASSES, 0), np.uint16),  # who encodes looks nothing up
         tokens,
         carray(starts, (count,), np.uint16),
         carray(shares, (count,), np.uint16),
