@@ -7,7 +7,7 @@ only that part of the base is known.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -59,24 +59,29 @@ class Made:
     def storage(self, index: int) -> Bytes:
         return self._storages[index]
 
-    def prove(self, index: int, chunks: range) -> None:
-        self._prove(self._storages[index], self.manifest.storages[index], chunks, self.manifest.owner(index))
+    def prove(self, index: int, chunk: int, data: memoryview) -> None:
+        self._prove(self.manifest.storages[index], chunk, data, lambda: self.manifest.owner(index))
+
+    def prove_storage(self, index: int) -> None:
+        """Raise on the first chunk of a storage that does not have its SHA-256."""
+        for chunk in range(self.manifest.storages[index].count):
+            self.prove(index, chunk, self._storages[index][slice(*chunk_range(chunk, len(self._storages[index])))])
 
     def prove_attachment(self, index: int) -> None:
-        item = self.manifest.attachments[index]
-        self._prove(self.attachments[index], item.chunks, range(item.chunks.count), f"attachment '{item.path}'")
+        item, run = self.manifest.attachments[index], self.attachments[index]
+        for chunk in range(item.chunks.count):
+            data = run[slice(*chunk_range(chunk, len(run)))]
+            self._prove(item.chunks, chunk, data, lambda: f"attachment '{item.path}'")
 
-    def _prove(self, run: Bytes, expected: Chunks, chunks: range, owner: str) -> None:
-        for chunk in chunks:
-            start, end = chunk_range(chunk, expected.size_bytes)
-            found = sha256(run[start:end])
-            if found != expected.sha256_of(chunk):
-                raise CorruptFrameError(
-                    delta=self._folder,
-                    frame=f"what makes chunk {chunk} of {owner} (or the base's own bytes)",
-                    found=text(found),
-                    expected=text(expected.sha256_of(chunk)),
-                )
+    def _prove(self, expected: Chunks, chunk: int, data: memoryview, owner: Callable[[], str]) -> None:
+        found = sha256(data)
+        if found != expected.sha256_of(chunk):
+            raise CorruptFrameError(
+                delta=self._folder,
+                frame=f"what makes chunk {chunk} of {owner()} (or the base's own bytes)",
+                found=text(found),
+                expected=text(expected.sha256_of(chunk)),
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,12 +3,15 @@
 In order: where ``trust`` is given, a trusted key must have signed the delta; the base's root must be the one it was
 made for; base and delta together must give a manifest with the stated root and seal; a frame's SHA-256 is checked
 before its decoder sees it, and what it decodes to is bounded by the declared size; the written storages must have the
-digests of that manifest. Only then the folder is renamed into place. A delta that fails anywhere changes nothing.
+digests of that manifest. Only then the folder is renamed into place. A delta that fails anywhere changes nothing. What
+a killed ``apply`` of the same target has written is compared by CRC-32, and only the rest is made.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt.deltas.delta import Delta, Frame, Operation
@@ -16,7 +19,7 @@ from ckpt.deltas.patches import Patches, patches_in
 from ckpt.disk.folder import Folder, forget, reading
 from ckpt.disk.hashing import Progress
 from ckpt.errors import CorruptFrameError
-from ckpt.format.digests import Chunks, text
+from ckpt.format.digests import CHUNK_BYTES, Chunks, crc32, split, text
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import DELTA_NAME
 from ckpt.reading.payload import Payload, open_payload
@@ -100,31 +103,65 @@ def _written(
         progress=progress,
         accept=lambda written: _accept(decoded.patches.folder, written, target),
         signatures=lambda _: signatures,
+        work=f"apply {target.seal}",
     )
 
 
-def _source(operation: Operation, chunks: Chunks, base: memoryview, decoded: "_Ahead") -> Source:
+def _source(
+    operation: Operation, chunks: Chunks, base: memoryview, decoded: "_Ahead", left: memoryview = _NOTHING
+) -> Source:
+    found = _Found(left, chunks)
+    missing = [frame for frame in operation.frames if found.part(frame.offset, frame.offset + frame.size) is None]
     return Source(
         size_bytes=chunks.size_bytes,
-        blocks=lambda: _blocks(operation.frames, chunks.size_bytes, base, decoded),
-        begin=lambda: decoded.begin(operation.frames, base),
+        blocks=lambda: _blocks(operation.frames, missing, base, decoded, found),
+        begin=lambda: decoded.begin(missing, base),
+        found=lambda left: _source(operation, chunks, base, decoded, left),
     )
 
 
-def _blocks(frames: Sequence[Frame], size: int, base: memoryview, decoded: "_Ahead") -> Iterator[memoryview]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a killed writer left in the place of a storage that has these digests: part of it, or anything."""
+
+    left: memoryview
+    chunks: Chunks
+
+    def part(self, start: int, end: int) -> memoryview | None:
+        """Some whole chunks, if their CRC-32s are right: that it was this very work is known already."""
+        part, first = self.left[start:end], start // CHUNK_BYTES
+        if len(part) < end - start:
+            return None
+        right = all(crc32(chunk) == self.chunks.crc32_of(number) for number, chunk in enumerate(split(part), first))
+        forget(part)
+        return part if right else None
+
+
+def _blocks(
+    frames: Sequence[Frame], missing: Sequence[Frame], base: memoryview, decoded: "_Ahead", found: _Found
+) -> Iterator[memoryview]:
     """The base's bytes, with those of the frames in their places."""
-    reached = 0
-    for number, frame in enumerate(frames):
-        yield from _plain(base, reached, frame.offset)
-        yield memoryview(decoded.take(frame, base, then=frames[number + 1 :]))
-        forget(base[frame.base_offset : frame.base_offset + frame.base_size])
+    reached, to_come = 0, deque(missing)
+    for frame in frames:
+        yield from _plain(base, reached, frame.offset, found)
         reached = frame.offset + frame.size
-    yield from _plain(base, reached, size)
+        if to_come and frame is to_come[0]:
+            to_come.popleft()
+            yield memoryview(decoded.take(frame, base, then=to_come))
+            forget(base[frame.base_offset : frame.base_offset + frame.base_size])
+        else:
+            block = found.left[frame.offset : reached]
+            yield block
+            forget(block)
+    yield from _plain(base, reached, found.chunks.size_bytes, found)
 
 
-def _plain(base: memoryview, start: int, end: int) -> Iterator[memoryview]:
+def _plain(base: memoryview, start: int, end: int, found: _Found) -> Iterator[memoryview]:
     for offset in range(start, end, BLOCK_BYTES):
-        block = base[offset : min(offset + BLOCK_BYTES, end)]
+        last = min(offset + BLOCK_BYTES, end)
+        block = found.part(offset, last)
+        if block is None:
+            block = base[offset:last]
         yield block
         forget(block)
 
@@ -144,7 +181,7 @@ class _Ahead:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def begin(self, frames: Sequence[Frame], base: memoryview) -> None:
+    def begin(self, frames: Iterable[Frame], base: memoryview) -> None:
         """Start with the first of these frames that are to come."""
         for frame in frames:
             if self._bytes + frame.size > _AHEAD_BYTES:
@@ -153,7 +190,7 @@ class _Ahead:
                 self._waiting[frame] = self._pool.submit(self.patches.decode, frame, base)
                 self._bytes += frame.size
 
-    def take(self, frame: Frame, base: memoryview, *, then: Sequence[Frame]) -> bytes | bytearray:
+    def take(self, frame: Frame, base: memoryview, *, then: Iterable[Frame]) -> bytes | bytearray:
         """The bytes of a frame, each asked for once; ``then`` are those that follow. Errors are those of ``decode``."""
         future = self._waiting.pop(frame, None)
         if future is not None:

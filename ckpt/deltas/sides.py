@@ -46,8 +46,8 @@ class Side(Protocol):
 
     def storage(self, index: int) -> Bytes: ...
 
-    def prove(self, index: int, chunks: range) -> None:
-        """Raise on the first of some chunks of a storage that does not have its SHA-256."""
+    def prove(self, index: int, chunk: int, data: memoryview) -> None:
+        """Raise unless ``data``, read as a chunk of a storage, has its SHA-256; any thread may ask."""
 
     def prove_attachment(self, index: int) -> None:
         """Raise on the first chunk of an attachment that does not have its SHA-256."""

@@ -128,7 +128,7 @@ def _prove_composed(folder: Path, base: Side, ends: Delta) -> None:
     made = Made(base, patches)
     for index, (one, other) in enumerate(zip(patches.delta.storages, ends.storages, strict=True)):
         if not _same_frames(one, other):
-            made.prove(index, range(made.manifest.storages[index].count))
+            made.prove_storage(index)
     for index, (one, other) in enumerate(zip(patches.delta.attachments, ends.attachments, strict=True)):
         if not _same_frames(one, other):
             made.prove_attachment(index)

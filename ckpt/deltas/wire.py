@@ -70,8 +70,16 @@ def _raw(digest: str) -> bytes:
 
 
 def _operation_message(operation: Operation) -> pb.Operation:
-    frames = [pb.Frame(**{name: getattr(frame, name) for name in _FRAME_FIELDS}) for frame in operation.frames]
+    frames = map(frame_message, operation.frames)
     return pb.Operation(action=int(operation.action), base=operation.base, frames=frames)  # type: ignore[arg-type]
+
+
+def frame_message(frame: Frame) -> pb.Frame:
+    return pb.Frame(**{name: getattr(frame, name) for name in _FRAME_FIELDS})
+
+
+def frame_value(message: pb.Frame) -> Frame:
+    return Frame(**{name: getattr(message, name) for name in _FRAME_FIELDS})
 
 
 def _value(message: pb.Delta, data: bytes) -> Delta:
@@ -99,8 +107,7 @@ def _operation(message: pb.Operation) -> Operation:
         action = Action(message.action)
     except ValueError:
         raise FormatError("delta.action", str(message.action), "1 … 3") from None
-    frames = tuple(Frame(**{name: getattr(frame, name) for name in _FRAME_FIELDS}) for frame in message.frames)
-    return Operation(action=action, base=message.base, frames=frames)
+    return Operation(action=action, base=message.base, frames=tuple(map(frame_value, message.frames)))
 
 
 def _check(delta: Delta) -> None:

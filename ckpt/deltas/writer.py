@@ -1,40 +1,43 @@
 """Make a delta from two checkpoints: find what changed by digest, encode only that.
 
-Chunks whose SHA-256 is the same in both manifests are not read. The others are read once, checked against their
-manifests, and encoded a frame at a time by the codec that is smallest on a sample of it; the same two checkpoints
-always give the same delta.
+Chunks whose SHA-256 is the same in both manifests are not read. The others are read once, cut into frames, and by all
+cores checked against their manifests and encoded, each frame by the codec that is smallest on a sample of it; the same
+two checkpoints always give the same delta.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+import zstandard
 
-from ckpt.deltas.codecs import CODECS, bsdiff, codec, moved
+from ckpt.deltas.codecs import CODECS, bsdiff, moved
 from ckpt.deltas.delta import Action, Delta, Frame, Operation, Patch
+from ckpt.deltas.encoding import BYTES, NOTHING, Elements, FrameWriter, Run
 from ckpt.deltas.moves import Moves, find_moves
+from ckpt.deltas.notes import Notes
 from ckpt.deltas.sides import Bytes, Side
 from ckpt.deltas.wire import WIDTHS, patch_name, read_delta, to_bytes
-from ckpt.disk.commit import staged, write_file
+from ckpt.disk.commit import keep_only, staged, write_file
 from ckpt.disk.folder import forget
 from ckpt.disk.hashing import Progress
-from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, chunks_of, sha256
+from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, chunks_of, split
 from ckpt.format.dtypes import BY_NAME
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import DELTA_NAME
 from ckpt.format.records import TensorRecord
 from ckpt.reading.payload import open_payload
-from ckpt.saving.writer import durable
+from ckpt.saving.writer import PRODUCER, durable
 from ckpt.signatures.keys import PrivateKey
 from ckpt.signatures.signing import Signer, as_signer
 from ckpt.signatures.statements import Signatures, Signed, StatementKind, write_signatures
 
 FRAME_CHUNKS = 16  # at most 16 MiB a frame: decoding needs little memory, repair fetches little
 FULL_FRAME_BYTES = 64 << 10  # a frame closes when it is estimated to encode to this
-SAMPLE_BYTES = 64 << 10
-_WINDOW_BYTES = 4 << 10
+_NOTES = "frames"
 
 
 def diff(
@@ -91,9 +94,10 @@ def write_between(
     """As :func:`diff`, between two sides that need not lie on disk; the caller has checked the codecs."""
 
     def encode(file: BinaryIO) -> Delta:
-        writer = _FrameWriter(file, codecs)
-        storages = _storages(old, new, writer, progress)
-        attachments = _attachments(old, new, writer)
+        with Notes(Path(file.name).with_name(_NOTES), file) as notes, FrameWriter(file, codecs, notes) as writer:
+            planned = _storages(old, new, writer, progress), _attachments(old, new, writer)
+            frames = writer.written()
+        storages, attachments = ([each.operation(frames) for each in some] for some in planned)
         described = replace(
             new.manifest,
             files=(),
@@ -118,7 +122,9 @@ def write_between(
             size_bytes=0,
         )
 
-    return put_delta(out, encode, sign=sign, target_signatures=new.signatures)
+    versions = f"ckpt {PRODUCER['ckpt']}, zstd {zstandard.ZSTD_VERSION}, codecs {sorted(codecs)}"
+    work = f"diff {old.manifest.seal} {new.manifest.seal} {versions}"
+    return put_delta(out, encode, sign=sign, target_signatures=new.signatures, work=work)
 
 
 def put_delta(
@@ -128,17 +134,21 @@ def put_delta(
     sign: Signer | PrivateKey | None,
     target_signatures: Sequence[Signed],
     accept: Callable[[Path], None] = lambda _: None,
+    work: str | None = None,
 ) -> Delta:
     """Put a delta folder in its place, whole: ``encode`` writes the frames into its one patch and says all else.
 
-    ``accept`` may refuse the folder before it is put there.
+    ``accept`` may refuse the folder before it is put there. With ``work``, which names all that decides what the frames
+    are, ``encode`` may be given the patch as a killed writer of the same left it.
 
     Returns:
         The delta as it was read back, so that every rule was checked.
     """
     who = None if sign is None else as_signer(sign)
-    with staged(out, overwrite=False, owns=lambda _: "another delta") as folder:
-        with durable(folder / patch_name(0)) as file:
+    with staged(out, overwrite=False, owns=lambda _: "another delta", work=work) as folder:
+        if work is not None:
+            keep_only(folder, {patch_name(0), _NOTES})
+        with durable(folder / patch_name(0), taken_up=work is not None) as file:
             delta = encode(file)
             size = file.tell()
         if size == 0:
@@ -160,92 +170,18 @@ def _without_unchanged(chunks: Chunks, operation: Operation) -> Chunks:
     return chunks_of(pairs, size_bytes=chunks.size_bytes)
 
 
-class Elements(NamedTuple):
-    """What a run of bytes consists of, as codecs are told: bytes of an element, bits below its exponent."""
+class _Planned(NamedTuple):
+    """An operation whose frames are named by their numbers."""
 
-    width: int
-    mantissa_bits: int
+    action: Action
+    base: int = 0
+    frames: tuple[int, ...] = ()
 
-
-_BYTES = Elements(width=1, mantissa_bits=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """A run of bytes to be encoded: of the target, made from one of the base.
-
-    With ``gathered``, ``base`` are the bytes that these runs of the base give, which count from ``base_offset``.
-    """
-
-    base: memoryview
-    target: memoryview
-    offset: int
-    base_offset: int
-    elements: Elements
-    gathered: moved.Runs | None = None
+    def operation(self, frames: Sequence[Frame]) -> Operation:
+        return Operation(action=self.action, base=self.base, frames=tuple(frames[number] for number in self.frames))
 
 
-class _FrameWriter:
-    """Appends encoded frames to a patch file."""
-
-    def __init__(self, file: BinaryIO, allowed: Collection[str]) -> None:
-        self._file = file
-        self._allowed = {*allowed, "raw"}
-
-    def may_use(self, name: str) -> bool:
-        return name in self._allowed
-
-    def write(self, run: _Run, candidates: Sequence[str]) -> Frame:
-        """Encode by the allowed candidate that is smallest on a sample; ``raw`` where that is smaller still."""
-        name = _smallest(run, [candidate for candidate in candidates if candidate in self._allowed])
-        encoded = codec(name).encode(run.base, run.target, **run.elements._asdict())
-        base_size = len(run.base)
-        if run.gathered is not None and name != "raw":
-            name, encoded, base_size = "moved", moved.around(run.gathered, name, encoded), run.gathered.end
-        plain = codec("raw").encode(run.base, run.target, width=1) if len(encoded) > len(run.target) else None
-        if plain is not None and len(plain) < len(encoded):
-            name, encoded = "raw", plain
-        offset = self._file.tell()
-        self._file.write(encoded)
-        return Frame(
-            codec=name,
-            offset=run.offset,
-            size=len(run.target),
-            base_offset=0 if name == "raw" else run.base_offset,
-            base_size=0 if name == "raw" else base_size,
-            width=run.elements.width,
-            patch=0,
-            patch_offset=offset,
-            encoded_size=len(encoded),
-            sha256=sha256(encoded),
-            reversible=codec(name).REVERSIBLE,
-        )
-
-
-# What a byte by this codec counts for: one that decodes five times as slowly is to be worth it.
-_COST = {"contextual": 1.03}
-
-
-def _smallest(run: _Run, candidates: Sequence[str]) -> str:
-    if len(candidates) == 1:
-        return candidates[0]
-    base, target = _sample(run.base, run.elements.width), _sample(run.target, run.elements.width)
-    return min(
-        candidates,
-        key=lambda name: _COST.get(name, 1) * len(codec(name).encode(base, target, **run.elements._asdict())),
-    )
-
-
-def _sample(view: memoryview, width: int) -> memoryview:
-    """64 KiB of a run, in windows spread evenly over it; a short run as it is."""
-    if len(view) <= SAMPLE_BYTES:
-        return view
-    windows = SAMPLE_BYTES // _WINDOW_BYTES
-    step = (len(view) - _WINDOW_BYTES) // (windows - 1) // width * width
-    return memoryview(b"".join(view[index * step : index * step + _WINDOW_BYTES] for index in range(windows)))
-
-
-def _storages(old: Side, new: Side, writer: _FrameWriter, progress: Progress | None) -> list[Operation]:
+def _storages(old: Side, new: Side, writer: FrameWriter, progress: Progress | None) -> list[_Planned]:
     pairing = _Pairing(old.manifest)
     operations, done = [], 0
     for index, chunks in enumerate(new.manifest.storages):
@@ -272,36 +208,55 @@ class _Pairing:
 
 
 def _storage(
-    old: Side, new: Side, index: int, users: Sequence[TensorRecord], pairing: _Pairing, writer: _FrameWriter
-) -> Operation:
+    old: Side, new: Side, index: int, users: Sequence[TensorRecord], pairing: _Pairing, writer: FrameWriter
+) -> _Planned:
     chunks = new.manifest.storages[index]
     same = pairing.same_content(chunks)
     if same is not None:
-        return Operation(action=Action.COPY, base=same)
+        return _Planned(Action.COPY, same)
     partner = pairing.same_name(users)
     elements = _elements(users, chunks.size_bytes)
     if partner is None:
-        return Operation(action=Action.NEW, frames=_new_frames(new, index, elements, writer))
+        return _Planned(Action.NEW, frames=_new_frames(new, index, elements, writer))
     before = old.manifest.storages[partner]
     known = old.manifest.users[partner]
     if before.size_bytes != chunks.size_bytes and _elements(known, before.size_bytes) != elements:
-        return Operation(action=Action.NEW, frames=_new_frames(new, index, elements, writer))
+        return _Planned(Action.NEW, frames=_new_frames(new, index, elements, writer))
     found = find_moves(old.storage(partner), new.storage(index), before, chunks, known, users, **elements._asdict())
     few = found.known_bytes() * 2 < chunks.size_bytes or not writer.may_use("moved")
     if before.size_bytes != chunks.size_bytes and few and writer.may_use("bsdiff") and _suits_bsdiff(before, chunks):
-        old.prove(partner, range(before.count))
-        new.prove(index, range(chunks.count))
-        run = _Run(base=old.storage(partner)[:], target=new.storage(index)[:], offset=0, base_offset=0, elements=_BYTES)
-        return Operation(action=Action.PATCH, base=partner, frames=(writer.write(run, ["bsdiff"]),))
-    frames = _patch_frames(old, new, partner, index, elements, found, writer)
-    return Operation(action=Action.PATCH, base=partner, frames=frames)
+        whole, made = old.storage(partner)[:], new.storage(index)[:]
+        prove = partial(_prove, [*_chunks(old, partner, whole), *_chunks(new, index, made)])
+        run = Run(base=whole, target=made, offset=0, base_offset=0, elements=BYTES, prove=prove)
+        return _Planned(Action.PATCH, partner, (writer.write(run, ["bsdiff"]),))
+    return _Planned(Action.PATCH, partner, _patch_frames(old, new, partner, index, elements, found, writer))
+
+
+class _Chunk(NamedTuple):
+    """A chunk of a storage of a side, as it was read."""
+
+    side: Side
+    storage: int
+    number: int
+    data: memoryview
+
+
+def _chunks(side: Side, storage: int, data: memoryview, first: int = 0) -> Iterator[_Chunk]:
+    """The chunks of a run of bytes that begins with number ``first``."""
+    for number, chunk in enumerate(split(data), first):
+        yield _Chunk(side, storage, number, chunk)
+
+
+def _prove(chunks: Sequence[_Chunk]) -> None:
+    for chunk in chunks:
+        chunk.side.prove(chunk.storage, chunk.number, chunk.data)
 
 
 def _elements(users: Sequence[TensorRecord], size: int) -> Elements:
     """Those of the tensors when all agree, of complex ones the parts; else bytes."""
     found = {_component(tensor.dtype) for tensor in users}
-    elements = found.pop() if len(found) == 1 else _BYTES
-    return elements if elements.width in WIDTHS and size % elements.width == 0 else _BYTES
+    elements = found.pop() if len(found) == 1 else BYTES
+    return elements if elements.width in WIDTHS and size % elements.width == 0 else BYTES
 
 
 def _component(dtype: str) -> Elements:
@@ -309,53 +264,54 @@ def _component(dtype: str) -> Elements:
     return Elements(row.size_bytes // (2 if dtype.startswith("complex") else 1), row.mantissa_bits)
 
 
-def _new_frames(new: Side, index: int, elements: Elements, writer: _FrameWriter) -> tuple[Frame, ...]:
-    size = new.manifest.storages[index].size_bytes
+def _new_frames(new: Side, index: int, elements: Elements, writer: FrameWriter) -> tuple[int, ...]:
     frames = []
     for first in range(0, new.manifest.storages[index].count, FRAME_CHUNKS):
-        chunks = range(first, min(first + FRAME_CHUNKS, new.manifest.storages[index].count))
-        new.prove(index, chunks)
-        start, end = first * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size)
-        run = _Run(
-            base=memoryview(b""), target=new.storage(index)[start:end], offset=start, base_offset=0, elements=elements
-        )
+        start = first * CHUNK_BYTES
+        target = new.storage(index)[start : start + FRAME_CHUNKS * CHUNK_BYTES]
+        prove = partial(_prove, list(_chunks(new, index, target, first)))
+        run = Run(base=NOTHING, target=target, offset=start, base_offset=0, elements=elements, prove=prove)
         frames.append(writer.write(run, ["raw"]))
-        forget(run.target)
     return tuple(frames)
 
 
 def _patch_frames(
-    old: Side, new: Side, partner: int, index: int, elements: Elements, found: Moves, writer: _FrameWriter
-) -> tuple[Frame, ...]:
+    old: Side, new: Side, partner: int, index: int, elements: Elements, found: Moves, writer: FrameWriter
+) -> tuple[int, ...]:
     before, after = old.manifest.storages[partner], new.manifest.storages[index]
     changed = [chunk for chunk in range(after.count) if before.sha256_of(chunk) != after.sha256_of(chunk)]
     base, target = old.storage(partner), new.storage(index)
-    frames: list[Frame] = []
+    frames: list[int] = []
     proved: set[int] = set()
     for chunks, shift in _runs(changed, found, base, target):
         start, end = chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, after.size_bytes)
-        runs = found.within(start, end)
+        runs, made = found.within(start, end), target[start:end]
+        proofs: list[_Chunk] = []
         for chunk in sorted(runs.chunks() - proved):
-            old.prove(partner, range(chunk, chunk + 1))
-            if shift is None:
-                forget(base[slice(*chunk_range(chunk, len(base)))])  # a row of it may be all that is used
+            data = base[slice(*chunk_range(chunk, len(base)))]
+            if shift is not None:
+                proofs.append(_Chunk(old, partner, chunk, data))
+            else:  # a row of each may be all that is used: there may be many
+                old.prove(partner, chunk, data)
+                forget(data)
         proved |= runs.chunks()
-        new.prove(index, chunks)
-        run = _run(base, target[start:end], start, shift, runs, elements)
+        if shift is not None:
+            part, place, gathered = base[start + shift : end + shift], start + shift, None
+        else:
+            place, gathered = runs.begin, runs.counted_from(runs.begin)
+            part = memoryview(moved.gathered(base, runs, len(made)))
+        run = Run(
+            base=part,
+            target=made,
+            offset=start,
+            base_offset=place,
+            elements=elements,
+            gathered=gathered,
+            prove=partial(_prove, [*proofs, *_chunks(new, index, made, chunks.start)]),
+        )
         can = shift is not None or writer.may_use("moved")
         frames.append(writer.write(run, ["contextual", "sparse", "planes", "raw"] if can else ["raw"]))
-        forget(run.base)
-        forget(run.target)
     return tuple(frames)
-
-
-def _run(base: Bytes, target: memoryview, offset: int, shift: int | None, runs: moved.Runs, elements: Elements) -> _Run:
-    if shift is not None:
-        part, place, gathered = base[offset + shift : offset + shift + len(target)], offset + shift, None
-    else:
-        place, gathered = runs.begin, runs.counted_from(runs.begin)
-        part = memoryview(moved.gathered(base, runs, len(target)))
-    return _Run(base=part, target=target, offset=offset, base_offset=place, elements=elements, gathered=gathered)
 
 
 def _runs(changed: Sequence[int], found: Moves, base: Bytes, target: Bytes) -> Iterator[tuple[range, int | None]]:
@@ -389,7 +345,7 @@ def _changed_bytes(base: memoryview, target: memoryview) -> int:
     return int(np.count_nonzero(np.frombuffer(base, np.uint8) != np.frombuffer(target, np.uint8)))
 
 
-def _attachments(old: Side, new: Side, writer: _FrameWriter) -> list[Operation]:
+def _attachments(old: Side, new: Side, writer: FrameWriter) -> list[_Planned]:
     """From which attachment of the base each one of the target comes: one with its content, else with its path."""
     base = old.manifest.attachments
     by_path = {item.path: number for number, item in enumerate(base)}
@@ -400,12 +356,10 @@ def _attachments(old: Side, new: Side, writer: _FrameWriter) -> list[Operation]:
     ]
 
 
-def _attachment(
-    old: Side, new: Side, index: int, same: int | None, named: int | None, writer: _FrameWriter
-) -> Operation:
+def _attachment(old: Side, new: Side, index: int, same: int | None, named: int | None, writer: FrameWriter) -> _Planned:
     item, after = new.manifest.attachments[index], new.attachments[index]
     if same is not None:
-        return Operation(action=Action.COPY, base=same)
+        return _Planned(Action.COPY, same)
     new.prove_attachment(index)
     if (
         named is not None
@@ -413,14 +367,14 @@ def _attachment(
         and _suits_bsdiff(old.manifest.attachments[named].chunks, item.chunks)
     ):
         old.prove_attachment(named)
-        run = _Run(base=old.attachments[named][:], target=after[:], offset=0, base_offset=0, elements=_BYTES)
-        return Operation(action=Action.PATCH, base=named, frames=(writer.write(run, ["bsdiff"]),))
+        run = Run(base=old.attachments[named][:], target=after[:], offset=0, base_offset=0, elements=BYTES)
+        return _Planned(Action.PATCH, named, (writer.write(run, ["bsdiff"]),))
     frames = []
     for start in range(0, len(after), FRAME_CHUNKS * CHUNK_BYTES):
         piece = after[start : start + FRAME_CHUNKS * CHUNK_BYTES]
-        run = _Run(base=memoryview(b""), target=piece, offset=start, base_offset=0, elements=_BYTES)
+        run = Run(base=NOTHING, target=piece, offset=start, base_offset=0, elements=BYTES)
         frames.append(writer.write(run, ["raw"]))
-    return Operation(action=Action.NEW, frames=tuple(frames))
+    return _Planned(Action.NEW, frames=tuple(frames))
 
 
 def _suits_bsdiff(before: Chunks, after: Chunks) -> bool:

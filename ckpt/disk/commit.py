@@ -3,7 +3,7 @@
 The content is written into a dot-named sibling that its writer holds by ``flock``; when everything is on disk
 (files and folders fsynced) one rename puts it in place and the parent is fsynced. Replacing exchanges the two
 folders in one step. After a kill or a power loss readers find the old folder, the new one, or nothing; leftovers
-nobody holds are removed by the next writer to the same path.
+nobody holds are removed by the next writer to the same path, or taken up by it where it does the very same work.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import glob
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -23,17 +23,22 @@ from ckpt.errors import DestinationError
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _SUFFIX = ".saving"
+_WORK = "unfinished"  # the file that says what a folder is to become, in those that may be taken up again
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | None]) -> Iterator[Path]:
+def staged(
+    path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | None], work: str | None = None
+) -> Iterator[Path]:
     """Give an empty folder that becomes ``path`` when the block ends without an error.
 
     Args:
         path: The destination; symbolic links in it are resolved first.
         overwrite: Whether an existing destination may be replaced.
         owns: Says what is foreign in an existing folder, or None when all of it may go.
+        work: Names what is to be done, where that can go on with what a killed writer of the same work left: the folder
+            is that writer's then. Nothing in it can be relied on, and what is not to stay must be removed.
 
     Raises:
         DestinationError: the destination exists (``overwrite=False``), holds foreign files, or its file system
@@ -42,12 +47,17 @@ def staged(path: Path | str, *, overwrite: bool, owns: Callable[[Path], str | No
     refuse_destination(path, overwrite=overwrite, owns=owns)
     final = resolved(path)
     make_folder(final.parent)
+    taken_up = None if work is None else _take_up(final, work)
     sweep(final)
-    staging, lock = _hold(final)
+    staging, lock = taken_up or _hold(final)
     with naming(final):
         try:
             try:
+                if work is not None and taken_up is None:
+                    (staging / _WORK).write_text(work)
                 yield staging
+                if work is not None:  # from here on the folder is what others may map
+                    (staging / _WORK).unlink()
                 sync_tree(staging)
                 replaces = _put(staging, final, overwrite=overwrite, owns=owns)
             except BaseException:
@@ -138,6 +148,17 @@ def sweep_all(folder: Path) -> None:
 
 
 def _sweep(folder: Path, names: str) -> None:
+    for leftover, lock in _leftovers(folder, names):
+        with naming(leftover):
+            try:
+                sync_folder(folder)  # a writer that could not do this left what the disk may still name
+                remove_tree(leftover)
+            finally:
+                os.close(lock)
+
+
+def _leftovers(folder: Path, names: str) -> Iterator[tuple[Path, int]]:
+    """What killed writers left, each held by a descriptor that is the caller's to close."""
     for leftover in folder.glob(f".{names}.{'[0-9a-f]' * 8}{_SUFFIX}"):
         try:
             lock = os.open(leftover, _FOLDER)
@@ -146,12 +167,51 @@ def _sweep(folder: Path, names: str) -> None:
         with naming(leftover):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                sync_folder(folder)  # a writer that could not do this left what the disk may still name
-                remove_tree(leftover)
             except BlockingIOError:
-                pass  # a living writer holds it
-            finally:
-                os.close(lock)
+                os.close(lock)  # a living writer holds it
+            else:
+                yield leftover, lock
+
+
+def _take_up(final: Path, work: str) -> tuple[Path, int] | None:
+    """The folder of a killed writer that did this work, held now.
+
+    A folder that was in its place once has no note of work any more: others may have mapped its files.
+    """
+    for leftover, lock in _leftovers(final.parent, glob.escape(final.name)):
+        if _note(lock) == work:
+            return leftover, lock
+        os.close(lock)
+    return None
+
+
+def keep_only(folder: Path, names: Collection[str]) -> None:
+    """Remove what a killed writer left in a folder that was taken up, but for some plain files of this user."""
+    for entry in folder.iterdir():
+        status = entry.lstat()
+        ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid()
+        if entry.name == _WORK or (entry.name in names and ours):
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            remove_tree(entry)
+        else:
+            entry.unlink()
+
+
+def _note(folder: int) -> str | None:
+    """What is noted in a folder of this user, whom nobody else can have set a trap in it."""
+    if os.fstat(folder).st_uid != os.geteuid():
+        return None
+    try:
+        descriptor = os.open(_WORK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        return os.read(descriptor, 4096).decode("utf-8", "replace")
+    except OSError:  # a folder, or a pipe
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _hold(final: Path) -> tuple[Path, int]:

@@ -42,18 +42,21 @@ class Hasher:
         for thread in self._threads:
             thread.join()
 
-    def pour(self, blocks: Iterator[memoryview], file: BinaryIO) -> Chunks:
-        """Write every block to ``file``; return the digests of the whole run."""
+    def pour(self, blocks: Iterator[memoryview], file: BinaryIO, *, there: object = None) -> Chunks:
+        """Write every block to ``file``; return the digests of the whole run.
+
+        Blocks that are views of ``there`` are the file's own bytes in their place.
+        """
         pairs: list[_Pair] = []
         size = 0
         for block in blocks:
             assert size % CHUNK_BYTES == 0, "only the last block may end inside a chunk"
             if len(block) <= CHUNK_BYTES:  # handing one chunk to a thread costs more than it saves
                 pairs.append(both(block))
-                file.write(block)
+                _put(block, file, there)
             else:
                 pending = [self._submit(chunk) for chunk in split(block)]
-                file.write(block)
+                _put(block, file, there)
                 _start_writing(file, len(block))
                 pairs.extend(future.result() for future in pending)
             size += len(block)
@@ -78,6 +81,13 @@ class Hasher:
                 future.set_result(both(chunk))
             except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the digests
                 future.set_exception(error)
+
+
+def _put(block: memoryview, file: BinaryIO, there: object) -> None:
+    if there is not None and block.obj is there:
+        file.seek(len(block), os.SEEK_CUR)
+    else:
+        file.write(block)
 
 
 def _start_writing(file: BinaryIO, size: int) -> None:

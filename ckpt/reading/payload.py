@@ -85,10 +85,21 @@ class Payload:
         place = self.manifest.placements[index]
         self.unread[place.file].read(place.offset + start, place.offset + end)
 
-    def prove(self, index: int, chunks: range) -> None:
-        """Raise on the first of some chunks of a storage that does not have its SHA-256."""
-        for fault in faults_in_storage(self, index, "sha256", chunks=chunks):
-            raise fault
+    def prove(self, index: int, chunk: int, data: memoryview) -> None:
+        """Raise unless ``data``, read as a chunk of a storage, has its SHA-256."""
+        place, chunks = self.manifest.placements[index], self.manifest.storages[index]
+        found = hashlib.sha256(data).hexdigest()
+        if found != chunks.sha256_of(chunk).hex():
+            raise _fault(
+                chunks,
+                chunk,
+                "sha256",
+                found,
+                folder=self.folder,
+                file=self.manifest.files[place.file].name,
+                shift=place.offset,
+                owner=self.manifest.owner(index),
+            )
 
     def prove_attachment(self, index: int) -> None:
         """Raise on the first chunk of an attachment that does not have its SHA-256."""
@@ -249,19 +260,29 @@ def _faults_in(
     for chunk in chunks:
         start, end = chunk_range(chunk, expected.size_bytes)
         found = _digest(_blocks(view, start, end, fill), algorithm)
-        wanted = f"{expected.crc32_of(chunk):08x}" if algorithm == "crc32" else expected.sha256_of(chunk).hex()
-        if found != wanted:
-            yield CorruptChunkError(
-                owner=owner(),
-                chunk=chunk,
-                folder=folder,
-                file=file,
-                start=shift + start,
-                end=shift + end,
-                algorithm=algorithm,
-                found=found,
-                expected=wanted,
-            )
+        if found != _expected(expected, chunk, algorithm):
+            yield _fault(expected, chunk, algorithm, found, folder=folder, file=file, shift=shift, owner=owner())
+
+
+def _expected(chunks: Chunks, chunk: int, algorithm: Algorithm) -> str:
+    return f"{chunks.crc32_of(chunk):08x}" if algorithm == "crc32" else chunks.sha256_of(chunk).hex()
+
+
+def _fault(
+    chunks: Chunks, chunk: int, algorithm: Algorithm, found: str, *, folder: Path, file: str, shift: int, owner: str
+) -> CorruptChunkError:
+    start, end = chunk_range(chunk, chunks.size_bytes)
+    return CorruptChunkError(
+        owner=owner,
+        chunk=chunk,
+        folder=folder,
+        file=file,
+        start=shift + start,
+        end=shift + end,
+        algorithm=algorithm,
+        found=found,
+        expected=_expected(chunks, chunk, algorithm),
+    )
 
 
 def _blocks(view: memoryview, start: int, end: int, fill: Fill | None) -> Iterator[memoryview]:

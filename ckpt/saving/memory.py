@@ -33,12 +33,15 @@ class Source:
 
     ``flat`` gives them, if there are any, as one tensor of bytes on its device, without a copy, where they lie so.
     ``begin`` is called some time before ``blocks``, where bytes have to be made first and other threads can make them.
+    ``found`` takes what a killed writer left in their place, which may be anything and shorter, and gives a source that
+    hands out parts of that where they are right.
     """
 
     size_bytes: int
     blocks: Blocks
     flat: Callable[[], Tensor] | None = None
     begin: Callable[[], None] | None = None
+    found: "Callable[[memoryview], Source] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

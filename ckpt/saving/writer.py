@@ -5,6 +5,7 @@ delta ends in too. Each block is hashed by threads while it is written, so extra
 whatever the model's size.
 """
 
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import BinaryIO
 import torch
 
 from ckpt.collector import without_collection
-from ckpt.disk.commit import make_folder, staged, write_file
+from ckpt.disk.commit import keep_only, make_folder, staged, write_file
 from ckpt.disk.hashing import Hasher, Progress
 from ckpt.errors import CheckpointError, CorruptFileError, DestinationError, FormatError, UnsupportedStateError
 from ckpt.format.digests import Chunks, sha256
@@ -37,6 +38,7 @@ from ckpt.signatures.signing import Signer, as_signer
 from ckpt.signatures.statements import Signatures, Signed, StatementKind, write_signatures
 
 PRODUCER = {"ckpt": "0.1.0", "torch": torch.__version__}
+_NOTHING = memoryview(b"")
 _AHEAD = 8  # storages whose bytes are begun to be made before they are asked for
 
 
@@ -188,17 +190,24 @@ def write(
     progress: Progress | None = None,
     accept: Callable[[Manifest], None] | None = None,
     signatures: Callable[[Manifest], Sequence[Signed]] = lambda _: (),
+    work: str | None = None,
 ) -> Manifest:
     """Write storages and attachments given as blocks, and the signatures of the result.
 
-    ``accept`` and ``signatures`` may refuse the result before it is put in place.
+    ``accept`` and ``signatures`` may refuse the result before it is put in place. With ``work``, which names what is to
+    be written, storages are told what a killed writer of the same has left of them.
     """
     sizes = [source.size_bytes for source in sources]
     with without_collection():
         shards = plan(views_of(records, pieces), sizes, shard_bytes=shard_bytes)
     check_attachment_paths(attachments)
-    with staged(path, overwrite=overwrite, owns=foreign) as folder, Hasher(sum(sizes), progress) as hasher:
-        files, placements, storages = _write_shards(folder, shards, sources, hasher)
+    with (
+        staged(path, overwrite=overwrite, owns=foreign, work=work) as folder,
+        Hasher(sum(sizes), progress) as hasher,
+    ):
+        if work is not None:
+            _take_up(folder, shards)
+        files, placements, storages = _write_shards(folder, shards, sources, hasher, taken_up=work is not None)
         manifest = Manifest(
             storages=tuple(storages),
             placements=tuple(placements),
@@ -255,14 +264,24 @@ def _foreign(folder: Path) -> str | None:
     return f"the foreign file '{files[0]}'" if files else None
 
 
+def _take_up(folder: Path, shards: Sequence[Shard]) -> None:
+    """Give the payload files that a killed writer left the names that they had while they were written."""
+    names = {_working_name(shard, number) for number, shard in enumerate(shards)}
+    for number, shard in enumerate(shards):
+        for finished in folder.glob(_name_with(shard, number, "?" * 8)):
+            finished.rename(folder / _working_name(shard, number))
+    keep_only(folder, names)
+
+
 def _write_shards(
-    folder: Path, shards: Sequence[Shard], sources: Sequence[Source], hasher: Hasher
+    folder: Path, shards: Sequence[Shard], sources: Sequence[Source], hasher: Hasher, *, taken_up: bool
 ) -> tuple[list[FileRecord], list[Placement], list[Chunks]]:
     files: list[FileRecord] = []
     placements = [Placement(file=0, offset=0)] * len(sources)
     storages = [Chunks(size_bytes=0, crc32=b"", sha256=b"")] * len(sources)
     for number, shard in enumerate(shards):
-        record, written = write_shard(folder, number, shard, [sources[index] for index in shard.storages], hasher)
+        own = [sources[index] for index in shard.storages]
+        record, written = write_shard(folder, number, shard, own, hasher, taken_up=taken_up)
         files.append(record)
         for index, offset, chunks in zip(shard.storages, shard.offsets, written, strict=True):
             placements[index], storages[index] = Placement(file=number, offset=offset), chunks
@@ -270,7 +289,7 @@ def _write_shards(
 
 
 def write_shard(
-    folder: Path, number: int, shard: Shard, sources: Iterable[Source], hasher: Hasher
+    folder: Path, number: int, shard: Shard, sources: Iterable[Source], hasher: Hasher, *, taken_up: bool = False
 ) -> tuple[FileRecord, list[Chunks]]:
     """Write one payload file, number ``number`` of the checkpoint, and fsync it.
 
@@ -280,13 +299,16 @@ def write_shard(
         shard: What goes into it.
         sources: Its storages, in the order in which they lie.
         hasher: Takes the digests.
+        taken_up: The folder is a killed writer's, whose file may be there.
     """
-    temporary = folder / f"{shard.kind}.{number}"
+    temporary = folder / _working_name(shard, number)
     written: list[Chunks] = []
-    with durable(temporary) as file:
+    with durable(temporary, taken_up=taken_up) as file:
+        left = _left_in(file) if taken_up else _NOTHING
         file.write(shard.header)
-        for index, source in zip(shard.storages, _begun(sources), strict=True):
-            chunks = hasher.pour(source.blocks(), file)
+        known = (_knowing(source, left[offset:]) for source, offset in zip(sources, shard.offsets, strict=True))
+        for index, source in zip(shard.storages, _begun(known), strict=True):
+            chunks = hasher.pour(source.blocks(), file, there=left.obj)
             if chunks.size_bytes != source.size_bytes:
                 raise CorruptFileError(
                     folder=folder,
@@ -316,9 +338,27 @@ def _begun(sources: Iterable[Source]) -> Iterator[Source]:
     yield from begun
 
 
+def _left_in(file: BinaryIO) -> memoryview:
+    """What a file holds before it is written."""
+    size = os.fstat(file.fileno()).st_size
+    return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)) if size else _NOTHING
+
+
+def _knowing(source: Source, left: memoryview) -> Source:
+    return source if source.found is None or not left else source.found(left[: source.size_bytes])
+
+
+def _working_name(shard: Shard, number: int) -> str:
+    return f"{shard.kind}.{number}"
+
+
 def _file_name(shard: Shard, number: int, storages: Sequence[Chunks]) -> str:
     """A name that carries the content, so that files of an old and a new checkpoint never mix."""
     content = sha256(shard.header + b"".join(storage.digest() for storage in storages)).hex()[:8]
+    return _name_with(shard, number, content)
+
+
+def _name_with(shard: Shard, number: int, content: str) -> str:
     return f"{shard.kind}-{number + 1:05d}-{content}.safetensors"
 
 
@@ -359,9 +399,14 @@ def file_blocks(source: Path) -> Blocks:
 
 
 @contextmanager
-def durable(path: Path) -> Iterator[BinaryIO]:
-    """A new file, fsynced when the block ends."""
-    with open(path, "xb") as file:
+def durable(path: Path, *, taken_up: bool = False) -> Iterator[BinaryIO]:
+    """A new file, fsynced when the block ends.
+
+    With ``taken_up`` it may be one that a killed writer left: it ends where the block leaves it.
+    """
+    with open(path, "xb" if not taken_up else "r+b" if path.exists() else "x+b") as file:
         yield file
+        if taken_up:
+            file.truncate()
         file.flush()
         os.fsync(file.fileno())
