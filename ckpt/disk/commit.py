@@ -54,7 +54,8 @@ def staged(
         try:
             try:
                 if work is not None and taken_up is None:
-                    (staging / _WORK).write_text(work)
+                    with open(staging / _WORK, "x") as note:
+                        note.write(work)
                 yield staging
                 if work is not None:  # from here on the folder is what others may map
                     (staging / _WORK).unlink()

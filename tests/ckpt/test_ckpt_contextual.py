@@ -18,7 +18,7 @@ from ckpt.deltas.codecs import codec, contextual
 from ckpt.deltas.codecs.contextual import machine
 from ckpt.deltas.codecs.contextual.coder import learn, prepare
 from ckpt.deltas.codecs.contextual.decay import LOSS_BITS, fitted
-from ckpt.deltas.codecs.contextual.layout import SHARE, START, WHOLE, tables
+from ckpt.deltas.codecs.contextual.layout import SHARE, START, WHOLE, lookup, tables
 from ckpt.deltas.codecs.contextual.loops import decayed
 
 MANTISSA = {1: 3, 2: 7, 4: 23, 8: 52}
@@ -144,7 +144,7 @@ def test_no_bit_after_the_head_is_without_a_meaning() -> None:
 
 
 def test_shares_of_a_context_are_whole_and_none_is_zero() -> None:
-    table, turns, quick = tables(2)
+    (table, turns), quick = tables(2), lookup()
     choose = np.random.default_rng(0)
     prepare(table, turns, quick, 2, 67, 2)
     for _ in range(30_000):

@@ -12,8 +12,11 @@ u64 loss of the decay (0 and 0 for none), u32 words of rANS, then these and the 
 """
 
 import struct
+from threading import local
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ckpt.deltas.codecs.contextual.decay import LOSS_BITS, fitted
 from ckpt.deltas.codecs.contextual.layout import (
@@ -25,6 +28,7 @@ from ckpt.deltas.codecs.contextual.layout import (
     STATE,
     WORD,
     Model,
+    lookup,
     memory,
     tables,
     token_count,
@@ -34,6 +38,7 @@ from ckpt.deltas.codecs.integers import Unsigned, elements
 
 REVERSIBLE = True
 _HEAD = struct.Struct("<BBHBQI")
+_KEPT_EVENTS = 1 << 21  # 22 MB
 _OFTEN = 8  # every element is coded where at least one in so many changes
 
 
@@ -53,17 +58,36 @@ def encode(base: memoryview, target: memoryview, *, width: int, mantissa_bits: i
     first, end = (int(often[0]), int(often[-1]) + 1) if len(often) else (0, 0)
     model = Model(width=width, mantissa_bits=below, first=first, end=end, steps=steps, loss=loss)
     room = 2 * old.size + CLASSES  # of which pages are touched as they are used
-    events = (np.empty(room, np.uint16), np.empty(room, np.uint16), np.empty(room, np.uint32), np.empty(room, np.uint8))
+    *events, words = _scratch.arrays(room)
     count = call(f"events-{kind}", *elements_of, *model, *events, room, memory())
-    starts, shares = np.empty(count, np.uint16), np.empty(count, np.uint16)
-    raw = np.zeros(4 * count + RAW_BYTES, np.uint8)
-    table, turns, _ = tables(width)
-    tokens, columns = token_count(width), table.shape[1]
-    raw_size = call("model", *events, count, table, turns, tokens, columns, starts, shares, raw, raw.size)
-    words = np.empty(count + 4, "<u2")
-    begins = call("write", starts, shares, count, words, words.size)
-    head = _HEAD.pack(below if whole == width else 8 * whole - 1, first, end, steps, loss, len(words) - begins)
-    return head + words[begins:].tobytes() + raw[:raw_size].tobytes()
+    table, turns = tables(width)
+    raw_size = call("model", *events, count, table, turns, token_count(width), table.shape[1])
+    starts, shares, raw, _ = events  # now
+    begins = call("write", starts, shares, count, words, count + 4)
+    head = _HEAD.pack(below if whole == width else 8 * whole - 1, first, end, steps, loss, count + 4 - begins)
+    return head + words[begins : count + 4].tobytes() + raw.view(np.uint8)[:raw_size].tobytes()
+
+
+class _Scratch(local):
+    """A thread's memory for the events of a frame and their words: fresh pages each time would take a fifth of it."""
+
+    def __init__(self) -> None:
+        self._kept = self._fresh(0)
+
+    def arrays(self, room: int) -> tuple[NDArray[Any], ...]:
+        """Contexts, tokens, raw numbers, their bits; words."""
+        if room > _KEPT_EVENTS:
+            return self._fresh(room)
+        if room > len(self._kept[0]):
+            self._kept = self._fresh(room)
+        return self._kept
+
+    @staticmethod
+    def _fresh(room: int) -> tuple[NDArray[Any], ...]:
+        return *(np.empty(room, dtype) for dtype in ("u2", "u2", "<u4", "u1")), np.empty(room + 4, "<u2")
+
+
+_scratch = _Scratch()
 
 
 def decode(base: memoryview, encoded: memoryview, *, width: int, size: int) -> bytearray:
@@ -86,10 +110,10 @@ def decode(base: memoryview, encoded: memoryview, *, width: int, size: int) -> b
     raw = np.concatenate([np.frombuffer(encoded[place:], np.uint8), np.zeros(RAW_BYTES, np.uint8)])
     model = Model(width=width, mantissa_bits=min(below, 8 * width - 1), first=first, end=end, steps=steps, loss=loss)
     at = np.array([int(words[0]) | int(words[1]) << 16, int(words[2]) | int(words[3]) << 16, 4, 0])
-    table, turns, quick = tables(width)
+    table, turns = tables(width)
     call(
         f"decode-{old.dtype.str[1:]}", old, new, old.size, *model,
-        words, words.size, raw, raw.size, table, turns, quick, table.shape[1], at, memory(),
+        words, words.size, raw, raw.size, table, turns, lookup(), table.shape[1], at, memory(),
     )  # fmt: skip
     left = 8 * (len(encoded) - place) - int(at[BIT])
     ended = at[WORD] == count and at[STATE] == at[NEXT] == LOWEST

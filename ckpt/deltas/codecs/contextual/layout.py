@@ -47,13 +47,15 @@ def token_count(width: int) -> int:
     return NEAR + 1 + 2 * (16 * width - 2)
 
 
-def tables(width: int) -> tuple[Table, Turns, Quick]:
+def tables(width: int) -> tuple[Table, Turns]:
     """Tables in which nothing was met yet; pages are touched as contexts come into use."""
-    return (
-        np.zeros((KINDS * CLASSES, max(token_count(width), GAP_TOKENS), 3), np.uint32),
-        np.zeros((KINDS * CLASSES, 2), np.int64),
-        np.zeros((KINDS * CLASSES, WHOLE >> 4), np.uint16),
-    )
+    columns = max(token_count(width), GAP_TOKENS)
+    return np.zeros((KINDS * CLASSES, columns, 3), np.uint32), np.zeros((KINDS * CLASSES, 2), np.int64)
+
+
+def lookup() -> Quick:
+    """What a decoder has beside its tables."""
+    return np.zeros((KINDS * CLASSES, WHOLE >> 4), np.uint16)
 
 
 def memory() -> NDArray[np.int64]:

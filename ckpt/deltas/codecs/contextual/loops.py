@@ -167,28 +167,29 @@ def _events(
 @compiled
 def _model(
     contexts: NDArray[np.uint16],
-    given: NDArray[np.uint16],
+    tokens: NDArray[np.uint16],
     raw_numbers: NDArray[np.uint32],
     raw_bits: NDArray[np.uint8],
     table: Table,
     turns: Turns,
     quick: Quick,
-    tokens: int,
-    starts: NDArray[np.uint16],
-    shares: NDArray[np.uint16],
+    most: int,
     raw: NDArray[np.uint8],
 ) -> int:
-    """The share of each token when its turn comes; raw bits are written on the way. Returns their bytes."""
+    """Put the share of each token, when its turn comes, in its place, and where it starts in its context's.
+
+    Raw bits are written on the way; returns their bytes. ``raw`` may be the memory of ``raw_numbers``, which have more.
+    """
     held, held_bits, size = np.uint64(0), np.int64(0), 0
     for index in range(contexts.size):
-        context, token = np.int64(contexts[index]), np.int64(given[index])
-        most = GAP_TOKENS if context & 1 else tokens
-        prepare(table, turns, quick, context, most, KINDS)
-        starts[index] = table[context, token, START]
-        shares[index] = table[context, token, SHARE]
-        learn(table, turns, quick, context, token, most)
+        context, token = np.int64(contexts[index]), np.int64(tokens[index])
+        count = GAP_TOKENS if context & 1 else most
         held |= np.uint64(raw_numbers[index]) << np.uint64(held_bits)
         held_bits += np.int64(raw_bits[index])
+        prepare(table, turns, quick, context, count, KINDS)
+        contexts[index] = table[context, token, START]
+        tokens[index] = table[context, token, SHARE]
+        learn(table, turns, quick, context, token, count)
         if held_bits >= 32:
             for byte in range(4):
                 raw[size + byte] = (held >> np.uint64(8 * byte)) & np.uint64(0xFF)
@@ -330,20 +331,18 @@ def _listing(dtype: Any) -> Callable[..., int]:
 
 
 def _modelling(  # type: ignore[no-untyped-def]
-    contexts, given, raw_numbers, raw_bits, count, table, turns, tokens, columns, starts, shares, raw, raw_room
+    contexts, tokens, raw_numbers, raw_bits, count, table, turns, most, columns
 ):
     return _model(
         carray(contexts, (count,), np.uint16),
-        carray(given, (count,), np.uint16),
+        carray(tokens, (count,), np.uint16),
         carray(raw_numbers, (count,), np.uint32),
         carray(raw_bits, (count,), np.uint8),
         carray(table, (KINDS * CLASSES, columns, 3), np.uint32),
         carray(turns, (KINDS * CLASSES, 2), np.int64),
         carray(turns, (KINDS * CLASSES, 0), np.uint16),  # who encodes looks nothing up
-        tokens,
-        carray(starts, (count,), np.uint16),
-        carray(shares, (count,), np.uint16),
-        carray(raw, (raw_room,), np.uint8),
+        most,
+        carray(raw_numbers, (4 * count,), np.uint8),
     )
 
 

@@ -27,7 +27,7 @@ _MODEL = "aai" + "iiiiii"
 ENTRIES = {
     **{f"count-{kind}": f"{_MODEL}a" for kind in ("u1", "u2", "u4")},
     **{f"events-{kind}": f"{_MODEL}aaaaia" for kind in ("u1", "u2", "u4")},
-    "model": "aaaai" + "aaii" + "aaai",
+    "model": "aaaai" + "aaii",
     "write": "aaiai",
     **{f"decode-{kind}": f"{_MODEL}aiaiaaaiaa" for kind in ("u1", "u2", "u4")},
 }
