@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,35 @@ def attack_retention(work: Path) -> Counter[str]:
     return found
 
 
+def attack_going_on(work: Path) -> Counter[str]:
+    """As :func:`attack`, for calls that go on with what a killed one left: what they end in is the same bytes."""
+    base, target, delta = work / "old", work / "new", work / "delta"
+    ckpt.save(OLD, base)
+    ckpt.save(NEW, target)
+    found: Counter[str] = Counter()
+    for name, call_it in (
+        ("diff", lambda out: ckpt.diff(base, target, out)),
+        ("apply", lambda out: ckpt.apply(base, delta, out)),
+    ):
+        call_it(work / "whole")
+        whole = {file.name: file.read_bytes() for file in (work / "whole").iterdir()}
+        (work / "whole").rename(work / ("delta" if name == "diff" else "made"))
+        path = work / "out"
+        for call in (*CALLS, "ftruncate", "lseek"):
+            number, alive = 0, False
+            while not alive:
+                number += 1
+                alive = not killed_at(call, number, partial(call_it, path))
+                found[f"{name} {'done' if path.exists() else 'begun'}"] += 1
+                if not path.exists():
+                    call_it(path)
+                    assert not list(work.glob(".*")), f"{name} killed at {call} {number} left something"
+                assert {file.name: file.read_bytes() for file in path.iterdir()} == whole, f"{name} at {call} {number}"
+                subprocess.run(["rm", "-rf", str(path)], check=True)
+            print(f"{name:11}{call:10}{number - 1:4} kills", flush=True)
+    return found
+
+
 def fill_up(work: Path) -> None:
     disk = work / "disk"
     disk.mkdir()
@@ -177,6 +207,8 @@ def main() -> None:
         print("adopt", dict(attack_adoption(Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         print("keep", dict(attack_retention(Path(work))), flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as work:
+        print("going on", dict(attack_going_on(Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         fill_up(Path(work))
 
