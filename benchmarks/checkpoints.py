@@ -146,7 +146,7 @@ def _memory(name: str, sizes: Mapping[str, Value]) -> Stage:
             Comparison(
                 name=f"extra memory while saving, {name}",
                 note="What counts is the peak above the state itself.",
-                most_repeats=2,
+                most_repeats=1,
                 sides=(
                     _ours("ckpt.save", "checkpoints:save_treering", **sizes),
                     _peer("torch.save + fsync", "checkpoints:save_torch", needs="torch", sync=True, **sizes),
@@ -155,7 +155,7 @@ def _memory(name: str, sizes: Mapping[str, Value]) -> Stage:
             Comparison(
                 name=f"extra memory while verifying, {name}",
                 note="Pages of mapped files count while they are resident.",
-                most_repeats=2,
+                most_repeats=1,
                 sides=(
                     _ours("ckpt.verify", "checkpoints:verify_treering", verify="sha256"),
                     _peer("hashlib, one thread", "checkpoints:hash_alone", needs="torch", threads=1),
