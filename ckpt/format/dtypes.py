@@ -29,6 +29,9 @@ class DType:
     packed: int = 1
 
 
+# An element takes a byte of its own, whose eight bits are all kept. torch views and saves them, but copies none.
+NARROW = tuple(f"{sign}int{bits}" for sign in ("u", "") for bits in range(1, 8))
+
 _TABLE = (
     DType(name="bool", size_bytes=1, safetensors="BOOL"),
     DType(name="uint8", size_bytes=1, safetensors="U8"),
@@ -58,6 +61,7 @@ _TABLE = (
     DType(name="bits4x2", size_bytes=1),
     DType(name="bits8", size_bytes=1),
     DType(name="bits16", size_bytes=2),
+    *(DType(name=name, size_bytes=1) for name in NARROW),
 )
 
 BY_NAME = {row.name: row for row in _TABLE}

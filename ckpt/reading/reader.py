@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from ckpt.collector import without_collection
 from ckpt.disk.folder import Folder, reading
 from ckpt.errors import NotACheckpointError, RootMismatchError
+from ckpt.format.dtypes import NARROW, bits, name_of
 from ckpt.format.manifest import Manifest
 from ckpt.format.names import MANIFEST_NAME
 from ckpt.format.records import TensorRecord
@@ -91,34 +92,44 @@ def load_into(
         strict: Refuse missing and unexpected names.
 
     Raises:
-        RuntimeError: names or shapes differ (torch's own message lists them), or the module is on the meta device;
-            nothing was copied.
+        RuntimeError: names or shapes differ (torch's own message lists them), or the module is on the meta device,
+            or an integer of less than 8 bits meets another dtype; nothing was copied.
     """
     state = load(path, verify=verify, root=root, trust=trust)
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise TypeError(
             f"'{path}' holds a nested state, expected a flat state dict; load it with ckpt.load and pass the part for "
             "this module to module.load_state_dict"
         )
-    _refuse_what_does_not_fit(module, state, path)
+    own = {name: value for name, value in module.state_dict().items() if not is_lazy(value)}
+    _refuse_what_does_not_fit(own, state, path)
+    for name in (name for name in state if name in own and name_of(state[name].dtype) in NARROW):
+        bits(own[name]).copy_(bits(state[name]))
+        state[name] = own[name]  # torch has no way to copy it, and passes over what lies there already
     module.load_state_dict(state, strict=strict)
 
 
-def _refuse_what_does_not_fit(module: torch.nn.Module, state: Mapping[str, Tensor], path: Path | str) -> None:
+def _refuse_what_does_not_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor], path: Path | str) -> None:
     """Before torch copies the tensors that do fit; into those on the meta device it would copy nothing, and warn."""
-    own = {name: value for name, value in module.state_dict().items() if not is_lazy(value)}
-    if empty := [name for name in state if name in own and own[name].is_meta]:
+    both = [name for name in state if name in own]
+    if empty := [name for name in both if own[name].is_meta]:
         raise RuntimeError(
             f"'{empty[0]}' of the module is on the meta device, which has no memory; nothing was copied. Call "
             "module.to_empty(device=…) first."
         )
-    wrong = [name for name in state if name in own and own[name].shape != state[name].shape]
-    if wrong:
+    if wrong := [name for name in both if own[name].shape != state[name].shape]:
         name = wrong[0]
         raise RuntimeError(
             f"tensor '{name}' in '{path}' has shape {tuple(state[name].shape)}, the module expects "
             f"{tuple(own[name].shape)}; nothing was copied. Build the module as it was when it was saved."
         )
+    for name in both:
+        stored, expected = state[name].dtype, own[name].dtype
+        if stored != expected and not {name_of(stored), name_of(expected)}.isdisjoint(NARROW):
+            raise RuntimeError(
+                f"tensor '{name}' in '{path}' has the dtype {stored}, the module expects {expected}; torch has no way "
+                "between them, and nothing was copied. Build the module as it was when it was saved."
+            )
 
 
 def open_checkpoint(

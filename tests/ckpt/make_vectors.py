@@ -24,7 +24,7 @@ LIES = (
     | bad_vectors_pieces.lies()
     | signed_vectors.lies()
 )
-AS_EDITS = ("two-chunks",)  # a good one that is too large to lie here as it is
+AS_EDITS = ("two-chunks", "narrow-integers")  # good ones that are too large to lie here as they are
 VALUES = {"plain": ("w",), "views": ("second", "every other", "column", "repeated"), "channels-last": ("conv",)}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from ckpt.format.boxes import Box, whole
+from ckpt.format.dtypes import bits
 from ckpt.format.manifest import Manifest
 from ckpt.format.records import PieceRecord, TensorRecord, contiguous_strides
 from ckpt.format.state import flatten
@@ -54,7 +55,8 @@ def save_in_pieces(
         for box in cuts.get(own[name], [whole(tensors[name].shape)]):
             if (own[name], box) not in numbers:
                 numbers[own[name], box] = len(numbers)
-                part = tensors[own[name]][box.within(whole(tensors[name].shape))].contiguous()
+                cut = tensors[own[name]]
+                part = bits(cut)[box.within(whole(cut.shape))].contiguous().view(cut.dtype)
                 sources.append(collect({"part": part})[1][0])
     records, pieces = [], []
     for index, (name, tensor) in enumerate(tensors.items()):

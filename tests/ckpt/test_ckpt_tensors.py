@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import ckpt
-from ckpt.format.dtypes import BY_NAME
+from ckpt.format.dtypes import BY_NAME, NARROW, torch_dtype
 from ckpt.format.entries import named
 from ckpt.format.records import (
     TensorRecord,
@@ -89,6 +89,74 @@ def test_gradients_and_buffers_come_back_as_leaves(tmp_path: Path) -> None:
     assert [loaded[name].requires_grad for name in state] == [True, True, False, False]
     assert all(tensor.is_leaf for tensor in loaded.values())
     assert loaded["inner"].tolist() == [2, 2, 2]
+
+
+def test_every_dtype_of_torch_that_a_plain_tensor_can_have_is_in_the_table() -> None:
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    with pytest.warns(UserWarning, match="quantized tensor"):  # they have scales beside their bytes
+        plain = {dtype for dtype in dtypes if not torch.empty(0, dtype=dtype).is_quantized}
+
+    assert {torch_dtype(name) for name in BY_NAME} == plain
+    assert all(torch_dtype(name).itemsize == row.size_bytes for name, row in BY_NAME.items())
+
+
+def narrow(shift: int) -> dict[str, torch.Tensor]:
+    """A tensor of each dtype of less than 8 bits, with any bits."""
+    values = (torch.arange(6000) * 7 + shift).to(torch.uint8).reshape(60, 100)
+    return {name: (values + index).view(torch_dtype(name)) for index, name in enumerate(NARROW)}
+
+
+def test_integers_of_less_than_8_bits_keep_all_of_their_bytes(tmp_path: Path) -> None:
+    base, target = narrow(0), narrow(1)
+    views = {"turned": base["int4"].t(), "gaps": narrow(2)["uint7"][:, ::3], "alone": narrow(3)["int3"].t()}
+    state = base | views | {"frozen": torch.nn.Parameter(base["uint4"], requires_grad=False), "dtype": torch.int1}
+
+    saved = ckpt.save(state, tmp_path / "c")
+    waited = ckpt.save_async(state, tmp_path / "async").result()
+    ckpt.save(base, tmp_path / "base")
+    ckpt.save(target, tmp_path / "target")
+    ckpt.diff(tmp_path / "base", tmp_path / "target", tmp_path / "delta")
+    ckpt.apply(tmp_path / "base", tmp_path / "delta", tmp_path / "applied")
+
+    assert waited.root == saved.root
+    assert same(ckpt.load(tmp_path / "c"), state)
+    assert same(ckpt.load(tmp_path / "c", mmap=False), state)
+    assert same(ckpt.load(tmp_path / "applied"), target)
+    with ckpt.open(tmp_path / "c") as checkpoint:
+        assert same(checkpoint.slice("uint1", 3), base["uint1"][3])
+
+
+class Narrow(torch.nn.Module):
+    """Buffers and a parameter of less than 8 bits beside one that torch copies."""
+
+    def __init__(self, values: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name, value in values.items():
+            self.register_buffer(name, value)
+        self.weight = torch.nn.Parameter(values["int4"].t(), requires_grad=False)
+        self.scale = torch.nn.Parameter(torch.rand(3))
+
+
+def test_integers_of_less_than_8_bits_go_into_a_module_in_place(tmp_path: Path) -> None:
+    saved, module = Narrow(narrow(0)), Narrow(narrow(1))
+    ckpt.save(saved.state_dict(), tmp_path / "c")
+    addresses = {name: value.data_ptr() for name, value in module.state_dict().items()}
+
+    ckpt.load_into(module, tmp_path / "c")
+
+    assert same(dict(module.state_dict()), dict(saved.state_dict()))
+    assert {name: value.data_ptr() for name, value in module.state_dict().items()} == addresses
+
+
+def test_an_integer_of_less_than_8_bits_that_meets_another_dtype_is_refused_before_a_copy(tmp_path: Path) -> None:
+    saved, module = Narrow(narrow(0)), Narrow(narrow(0) | {"int2": narrow(0)["int2"].view(torch.uint8)})
+    ckpt.save(saved.state_dict(), tmp_path / "c")
+    before = module.scale.clone()
+
+    with pytest.raises(RuntimeError, match=r"'int2' in .* has the dtype torch.int2, the module expects torch.uint8"):
+        ckpt.load_into(module, tmp_path / "c")
+
+    assert torch.equal(module.scale, before)
 
 
 def test_views_of_mixed_dtypes_share_bytes_again(tmp_path: Path) -> None:

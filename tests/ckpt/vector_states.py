@@ -16,7 +16,7 @@ import torch
 
 import ckpt
 from ckpt.format.boxes import Box
-from ckpt.format.dtypes import BY_NAME, torch_dtype
+from ckpt.format.dtypes import BY_NAME, NARROW, torch_dtype
 from tests.ckpt.pieces import along, rows, save_in_pieces
 from tests.ckpt.safetensors_files import entry, file_bytes
 from tests.ckpt.signers import NEW, OLD, later, noon
@@ -43,7 +43,13 @@ def plain(folder: Path) -> str:
 
 
 def dtypes(folder: Path) -> str:
-    return save(folder, {name: counted(name, 5) for name in BY_NAME})
+    return save(folder, {name: counted(name, 5) for name in BY_NAME if name not in NARROW})
+
+
+def narrow_integers(folder: Path) -> str:
+    """The names of all, and tensors of two, which view one storage."""
+    flat = counted("uint4", 6)
+    return save(folder, [flat, flat.view(torch.int7)[::5], *map(torch_dtype, NARROW)])
 
 
 def lone_tensor(folder: Path) -> str:
@@ -293,6 +299,7 @@ def _adopted(folder: Path, files: dict[str, bytes], name: str) -> str:
 GOOD: dict[str, Callable[[Path], str]] = {
     "plain": plain,
     "dtypes": dtypes,
+    "narrow-integers": narrow_integers,
     "lone-tensor": lone_tensor,
     "no-tensors": no_tensors,
     "tied": tied,

@@ -31,7 +31,7 @@ _TABLE: dict[str, tuple[int, str | None]] = {
     "bits4x2": (1, None),
     "bits8": (1, None),
     "bits16": (2, None),
-}
+} | {f"{sign}int{bits}": (1, None) for sign in ("u", "") for bits in range(1, 8)}
 SIZES = {name: size for name, (size, _) in _TABLE.items()}
 SAFETENSORS = {name: other for name, (_, other) in _TABLE.items() if other is not None}
 # By the name in an adopted file; an element of F4 is half a byte, two of them one float4_e2m1fn_x2.
