@@ -123,6 +123,9 @@ def _events(
     for index in range(old.size):
         bits = np.int64(old[index])
         of = (bits & magnitude) >> model.mantissa_bits
+        if gap[of] >= 0 and bits == np.int64(new[index]) and not model.steps:  # what nearly all of a rare class are
+            run[of] += 1
+            continue
         difference = (np.int64(new[index]) - _expected(bits, model)) & (modulus - 1)
         negative = difference > modulus >> 1
         size = modulus - difference if negative else difference
@@ -270,13 +273,14 @@ def _decode(
     for index in range(old.size):
         bits = np.int64(old[index])
         of = (bits & magnitude) >> model.mantissa_bits
-        rare = of < model.first or of >= model.end
-        if rare and gap[of] < 0:
+        left = gap[of]
+        rare = left >= 0 or of < model.first or of >= model.end
+        if rare and left < 0:
             token, moved, word = _read_token(state, word, words, table, turns, quick, KINDS * of + 1, GAP_TOKENS)
             state, other = other, moved
-            gap[of], bit = _read_number(bit, raw, token) if token != LAST_GAP else (1 << 62, bit)
-        if rare and gap[of] > 0:
-            gap[of] -= 1
+            left, bit = _read_number(bit, raw, token) if token != LAST_GAP else (1 << 62, bit)
+        if left > 0:
+            gap[of] = left - 1
             if model.steps:
                 new[index] = _expected(bits, model)
             continue
