@@ -130,6 +130,7 @@ def _speed(name: str, pair: str, *, size_mib: int) -> Stage:
                 note="Ours proves what it reads of both halves: processor time beyond hashlib's goes into encoding.",
                 sides=(
                     _ours("ckpt.diff", "delta_speed:diff"),
+                    _ours("ckpt.diff without contextual", "delta_speed:diff", choice="without contextual"),
                     _peer("compare alone, one thread", "delta_speed:compare", needs="numpy"),
                     _peer("hashlib over both, one thread", "delta_speed:hash_both", needs="torch"),
                 ),
@@ -139,6 +140,12 @@ def _speed(name: str, pair: str, *, size_mib: int) -> Stage:
                 note="Ours decodes, proves every chunk by SHA-256 and writes to a file system in memory.",
                 sides=(
                     _ours("ckpt.apply", "delta_speed:apply", in_memory=True),
+                    _ours(
+                        "ckpt.apply without contextual",
+                        "delta_speed:apply",
+                        in_memory=True,
+                        choice="without contextual",
+                    ),
                     _peer(
                         "hashlib, all cores",
                         "checkpoints:hash_alone",
@@ -153,6 +160,12 @@ def _speed(name: str, pair: str, *, size_mib: int) -> Stage:
                 note="Both sync files and folder; ours proves them before they appear.",
                 sides=(
                     _ours("ckpt.apply", "delta_speed:apply", in_memory=False),
+                    _ours(
+                        "ckpt.apply without contextual",
+                        "delta_speed:apply",
+                        in_memory=False,
+                        choice="without contextual",
+                    ),
                     _peer("write + fsync", "delta_speed:write_raw", needs="torch"),
                 ),
             ),

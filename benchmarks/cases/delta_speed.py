@@ -15,28 +15,31 @@ import ckpt
 from benchmarks.pairs import HALVES, make, sources
 from benchmarks.pairs.changes import changes
 from benchmarks.plan import Call, Figures
+from ckpt.deltas.codecs import CODECS
 
 MEMORY = Path("/dev/shm")
+CHOICES = {"all": tuple(CODECS), "without contextual": tuple(name for name in CODECS if name != "contextual")}
 _BLOCK_BYTES = 8 << 20
 
 
 @contextmanager
 def prepare(*, work: Path, shared: Path, pair: str, size_mib: int) -> Iterator[Call]:
-    """The two checkpoints of a pair of random weights, and the delta between them."""
+    """The two checkpoints of a pair of random weights, and the deltas between them: the smallest, the quickest."""
 
     def write() -> None:
         make(sources(is_quick=True, synthetic_mib=size_mib), shared, names=[pair])
         for half in HALVES:
             (shared / pair / half).rename(shared / half)
-        ckpt.diff(shared / "base", shared / "target", shared / "delta")
+        for name, codecs in CHOICES.items():
+            ckpt.diff(shared / "base", shared / "target", shared / name, codecs=codecs)
 
     yield Call(run=write)
 
 
 @contextmanager
-def diff(*, work: Path, shared: Path) -> Iterator[Call]:
+def diff(*, work: Path, shared: Path, choice: str = "all") -> Iterator[Call]:
     """From folder to folder; every chunk that is read is checked first, and the delta is synced."""
-    yield _timed(lambda: ckpt.diff(shared / "base", shared / "target", work / "delta"), shared)
+    yield _timed(lambda: ckpt.diff(shared / "base", shared / "target", work / "delta", codecs=CHOICES[choice]), shared)
 
 
 @contextmanager
@@ -64,10 +67,10 @@ def hash_both(*, work: Path, shared: Path) -> Iterator[Call]:
 
 
 @contextmanager
-def apply(*, work: Path, shared: Path, in_memory: bool) -> Iterator[Call]:
+def apply(*, work: Path, shared: Path, in_memory: bool, choice: str = "all") -> Iterator[Call]:
     """The target's folder, every chunk of it proved by SHA-256; synced, which costs nothing in memory."""
     with TemporaryDirectory(dir=MEMORY if in_memory else work) as place:
-        yield _timed(lambda: ckpt.apply(shared / "base", shared / "delta", Path(place) / "made"), shared)
+        yield _timed(lambda: ckpt.apply(shared / "base", shared / choice, Path(place) / "made"), shared)
 
 
 @contextmanager
