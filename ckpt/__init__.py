@@ -87,8 +87,9 @@ from ckpt.format.records import TensorRecord
 from ckpt.reading.payload import read_manifest
 from ckpt.reading.reader import Checkpoint, load, load_into
 from ckpt.reading.reader import open_checkpoint as open
+from ckpt.reading.report import Report
 from ckpt.reading.summary import Summary, inspect
-from ckpt.reading.verification import Report, verify
+from ckpt.reading.verification import verify
 from ckpt.repair.repairing import repair
 from ckpt.rewriting.consolidating import consolidate
 from ckpt.rewriting.resharding import reshard

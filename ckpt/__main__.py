@@ -8,6 +8,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import Any
 import ckpt
 from ckpt.command_line import Parser, parsed, run_command
 from ckpt.deltas.codecs import CODECS
+from ckpt.deltas.verification import is_delta
 from ckpt.errors import CheckpointError
 from ckpt.format.manifest import FORMAT_VERSION
 from ckpt.progress_bar import progress_bar
@@ -55,10 +57,12 @@ def _parser() -> Parser:
     parser = Parser(prog="ckpt", description="Inspect, verify, diff and patch checkpoints.")
     parser.add_argument("--version", action="version", version=f"ckpt {PRODUCER['ckpt']}, format {FORMAT_VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    inspect = _command(commands, "inspect", _inspect, "tell what is in a checkpoint, from its manifest alone")
-    inspect.add_argument("path", type=_path, help="a checkpoint folder, or an adopted file")
+    inspect = _command(
+        commands, "inspect", _inspect, "tell what is in a checkpoint or a delta, without reading weights"
+    )
+    inspect.add_argument("path", type=_path, help="a checkpoint folder, an adopted file, or a delta folder")
     verify = _command(commands, "verify", _verify, "compare every byte with the manifest; list all faults")
-    verify.add_argument("path", type=_path, help="a checkpoint folder, or an adopted file")
+    verify.add_argument("path", type=_path, help="a checkpoint folder, an adopted file, or a delta folder")
     verify.add_argument("--level", choices=("sha256", "crc32"), default="sha256", help="default: %(default)s")
     verify.add_argument("--root", help="the root that must be there, sha256:…")
     _add_trust(verify)
@@ -89,12 +93,12 @@ def _parser() -> Parser:
     consolidate.add_argument("out", type=_path, help="the checkpoint folder to be")
     _add_trust(consolidate)
     repair = _command(commands, "repair", _repair, "fetch what is bad from a good copy, and only that")
-    repair.add_argument("path", type=_path, help="a checkpoint folder, or an adopted file")
+    repair.add_argument("path", type=_path, help="a checkpoint folder, an adopted file, or a delta folder")
     repair.add_argument(
         "--from",
         dest="source",
         required=True,
-        help="a checkpoint folder, safetensors, or the address of either",
+        help="a checkpoint folder, safetensors, or the address of either; for a delta, a delta folder or its address",
     )
     repair.add_argument("--root", help="the root that must be there; a bad manifest is restored only for one")
     _add_trust(repair)
@@ -187,6 +191,8 @@ def _command(
 
 
 def _inspect(options: argparse.Namespace) -> Result:
+    if is_delta(options.path):
+        return _inspect_delta(options.path)
     summary = ckpt.inspect(options.path)
     facts = {field.name: getattr(summary, field.name) for field in fields(summary)}
     facts |= {"path": str(summary.path), "claims": [_statement(claim) for claim in summary.claims]}
@@ -194,6 +200,24 @@ def _inspect(options: argparse.Namespace) -> Result:
     claimed = [f"{'claims':14}{_said(claim)}; not verified" for claim in summary.claims]
     unreadable = [f"{'claims':14}{_line(text)}" for text in summary.unreadable_claims]
     return 0, facts, "\n".join([*shown, *claimed, *unreadable])
+
+
+def _inspect_delta(path: Path) -> Result:
+    delta = ckpt.read_delta(path)
+    actions = Counter(operation.action.name.lower() for operation in (*delta.storages, *delta.attachments))
+    facts: dict[str, Any] = {
+        "path": str(path),
+        "digest": delta.digest,
+        "base_root": delta.base_root,
+        "target_root": delta.target_root,
+        "sequence": delta.sequence,
+        "size_bytes": delta.size_bytes,
+        "target_bytes": delta.target.payload_bytes,
+        "ratio": round(delta.target.payload_bytes / delta.size_bytes, 2),
+        "storages": dict(actions),
+        "frames": dict(Counter(frame.codec for frame in delta.frames())),
+    }
+    return 0, facts, "\n".join(f"{name:14}{_line(_shown(value))}" for name, value in facts.items())
 
 
 def _statement(statement: Statement) -> dict[str, str | None]:

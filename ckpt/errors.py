@@ -358,8 +358,8 @@ class CorruptFrameError(DeltaError):
 
     def __init__(self, *, delta: Path, frame: str, found: str, expected: str) -> None:
         super().__init__(
-            f"{frame} of delta '{delta}': found {found}, expected {expected}. Nothing was applied; fetch the delta "
-            "again from where it came.",
+            f"{frame} of delta '{delta}': found {found}, expected {expected}. Nothing was applied; 'python -m "
+            "ckpt repair' fetches the bad frames from a good copy, or fetch the delta again.",
             delta=delta,
             frame=frame,
             found=found,

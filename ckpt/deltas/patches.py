@@ -84,10 +84,15 @@ def patches_in(folder: Folder, trust: Trust | None) -> Patches:
     delta, signatures = delta_in(folder), signatures_in(folder, StatementKind.DELTA)
     if trust is not None:
         accepted(signatures.own, trust, kind=StatementKind.DELTA, subject=delta.digest, path=folder.path)
-    return Patches(folder.path, delta, signatures, tuple(_patch(folder, patch) for patch in delta.patches))
+    return Patches(folder.path, delta, signatures, tuple(patch_of(folder, patch) for patch in delta.patches))
 
 
-def _patch(folder: Folder, patch: Patch) -> memoryview:
+def patch_of(folder: Folder, patch: Patch) -> memoryview:
+    """The bytes of a patch.
+
+    Raises:
+        CorruptFrameError: it is missing, or of another size.
+    """
     try:
         return folder.view(patch.name, size_bytes=patch.size_bytes)
     except CorruptFileError as error:

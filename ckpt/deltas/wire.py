@@ -40,8 +40,12 @@ def read_delta(path: Path | str) -> Delta:
 
 def delta_in(folder: Folder) -> Delta:
     """As :func:`read_delta`, of an opened folder."""
-    data = folder.read(DELTA_NAME, at_most=MAX_FILE_BYTES)
-    delta = _value(open_envelope(data, pb.Delta(), DELTA_MAGIC, str(folder.path / DELTA_NAME)), data)
+    return delta_from_bytes(folder.read(DELTA_NAME, at_most=MAX_FILE_BYTES), str(folder.path / DELTA_NAME))
+
+
+def delta_from_bytes(data: bytes, where: str) -> Delta:
+    """As :func:`read_delta`, of the bytes of ``delta.pb``; ``where`` names them in messages."""
+    delta = _value(open_envelope(data, pb.Delta(), DELTA_MAGIC, where), data)
     _check(delta)
     return delta
 

@@ -1,10 +1,8 @@
-"""Check a whole checkpoint and list every fault: the work behind ``ckpt verify``."""
+"""Check a whole checkpoint, or a delta, and list every fault: the work behind ``ckpt verify``."""
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
+from ckpt.deltas.verification import is_delta, verify_delta
 from ckpt.disk.folder import Folder, reading
 from ckpt.disk.hashing import Progress
 from ckpt.errors import CheckpointError, CorruptFileError, FormatError, RootMismatchError
@@ -20,48 +18,9 @@ from ckpt.reading.payload import (
     manifest_in,
     open_file,
 )
+from ckpt.reading.report import Report, files_beside
 from ckpt.signatures.statements import Statement, StatementKind, signatures_in
 from ckpt.signatures.trust import Trust, Trusted, as_trust
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a verification found; true when nothing.
-
-    Attributes:
-        path: The checkpoint.
-        root: Its root, None when its manifest could not be read.
-        algorithm: ``"crc32"`` or ``"sha256"``.
-        checked_bytes: Bytes that were read and compared.
-        faults: Every fault: signatures, files, then chunks of storages, then attachments.
-        foreign: Files in the folder that are no part of the checkpoint; no fault, but nobody vouches for them.
-        restored: What :func:`ckpt.repair` wrote: files, and bytes of them.
-        accepted: With ``trust``, the statement of a trusted key about this checkpoint; None where there is none.
-    """
-
-    path: Path
-    root: str | None
-    algorithm: str
-    checked_bytes: int
-    faults: tuple[CheckpointError, ...]
-    foreign: tuple[str, ...]
-    accepted: Statement | None = None
-    restored: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.faults
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def raise_on_fault(self) -> None:
-        """Raise the first fault, with the number of the others noted on it."""
-        if self.faults:
-            first = self.faults[0]
-            if len(self.faults) > 1:
-                first.add_note(f"and {len(self.faults) - 1} more; 'python -m ckpt verify {self.path}' lists them all")
-            raise first
 
 
 def verify(
@@ -72,12 +31,13 @@ def verify(
     trust: Trusted | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Compare every byte of a checkpoint with its manifest.
+    """Compare every byte of a checkpoint with its manifest, or of a delta with the SHA-256s of its frames.
 
     Args:
-        path: A checkpoint folder.
-        verify: ``"sha256"`` proves the content; ``"crc32"`` finds accidents several times faster.
-        root: The root that must be there.
+        path: A checkpoint folder, an adopted file, or a delta folder.
+        verify: ``"sha256"`` proves the content; ``"crc32"`` finds accidents several times faster. Of a delta it is
+            always SHA-256.
+        root: The root that must be there; of a delta, that of what it makes.
         trust: Whose signature must be there; a :class:`Trust`, or public keys.
         progress: Called with (bytes of tensors checked, bytes in all) while there is more than a little to check.
 
@@ -98,6 +58,8 @@ def verify(
             report.raise_on_fault()
         return report
 
+    if is_delta(path):
+        return verify_delta(path, root=root, trust=trusted, progress=progress)
     return reading(path, look, expected=MANIFEST_NAME)
 
 
@@ -163,12 +125,4 @@ def _files(folder: Folder, manifest: Manifest, faults: list[CheckpointError]) ->
 def foreign_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     """Paths below a folder that are no part of its checkpoint; folders are told only where they are links."""
     payload, attached = (record.name for record in manifest.files), (item.path for item in manifest.attachments)
-    known = {MANIFEST_NAME, SIGNATURES_NAME, *payload, *attached}
-    walked = os.walk(folder, onerror=_refuse)  # rglob passes over what it may not look into
-    found = sorted(Path(parent, name) for parent, folders, files in walked for name in (*folders, *files))
-    others = (str(path.relative_to(folder)) for path in found if path.is_symlink() or not path.is_dir())
-    return tuple(name for name in others if name not in known)
-
-
-def _refuse(error: OSError) -> NoReturn:
-    raise error
+    return files_beside(folder, {MANIFEST_NAME, SIGNATURES_NAME, *payload, *attached})

@@ -11,12 +11,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ckpt.adoption.files import names_in
+from ckpt.deltas.wire import delta_from_bytes
 from ckpt.disk.byte_ranges import ByteRanges, LocalFiles, RemoteFiles
 from ckpt.errors import SourceError
 from ckpt.format.adopted_header import LENGTH_BYTES, Entry, header_length, parse_header
 from ckpt.format.digests import CHUNK_BYTES, Chunks, chunk_range, sha256
 from ckpt.format.manifest import Manifest
-from ckpt.format.names import ADOPTED_SUFFIX, INDEX_NAME, MANIFEST_NAME
+from ckpt.format.names import ADOPTED_SUFFIX, DELTA_NAME, INDEX_NAME, MANIFEST_NAME
 from ckpt.format.records import TensorRecord, is_permuted
 from ckpt.format.rules import check
 from ckpt.format.wire import MAX_FILE_BYTES, manifest_from_bytes
@@ -60,8 +61,10 @@ class GoodCopy:
     manifest: bytes | None
     _views: dict[int, dict[int, list[TensorRecord]]] = field(default_factory=dict)
 
-    def fetch(self, pieces: Sequence[Piece], wanted: Manifest) -> Iterator[tuple[Piece, bytes]]:
+    def fetch(self, pieces: Sequence[Piece], wanted: Manifest | None) -> Iterator[tuple[Piece, bytes]]:
         """The pieces of the ``wanted`` checkpoint that the copy has, each proved by SHA-256; neighbours come together.
+
+        Those of a delta are found by their digests alone.
 
         Raises:
             SourceError: the copy cannot be read.
@@ -76,12 +79,12 @@ class GoodCopy:
             if sha256(data) == piece.sha256:
                 yield piece, bytes(data)
 
-    def _locate(self, piece: Piece, wanted: Manifest) -> list[_Run]:
+    def _locate(self, piece: Piece, wanted: Manifest | None) -> list[_Run]:
         if piece.known is not None:
             return []
         if piece.sha256 in self.by_digest:
             return [self.by_digest[piece.sha256]]
-        if piece.storage is None or not self.by_name:
+        if wanted is None or piece.storage is None or not self.by_name:
             return []
         if piece.storage not in self._views:
             self._views[piece.storage] = self._by_chunk(wanted.users[piece.storage])
@@ -158,6 +161,36 @@ def good_copy(source: Path | str) -> Iterator[GoodCopy]:
         files.close()
 
 
+@contextmanager
+def good_delta(source: Path | str) -> Iterator[GoodCopy]:
+    """Open a copy of a delta: its folder, or the ``http(s)`` address of it.
+
+    Raises:
+        SourceError: nothing there, or it cannot be read.
+        FormatError: its ``delta.pb`` breaks a rule.
+    """
+    text = str(source)
+    files: ByteRanges = _remote(text)[0] if "://" in text else LocalFiles(Path(source))
+    try:
+        delta = delta_from_bytes(_read_whole(files, DELTA_NAME), text)
+        places = {
+            frame.sha256: _Run(
+                delta.patches[frame.patch].name, frame.patch_offset, frame.patch_offset + frame.encoded_size
+            )
+            for frame in delta.frames()
+        }
+        yield GoodCopy(files=files, by_digest=places, by_name={}, manifest=None)
+    finally:
+        files.close()
+
+
+def _read_whole(files: ByteRanges, name: str) -> bytes:
+    size = files.size(name)
+    if size > MAX_FILE_BYTES:
+        raise SourceError(name, f"{size} bytes", f"at most {MAX_FILE_BYTES}")
+    return files.read(name, 0, size)
+
+
 def _remote(text: str) -> tuple[RemoteFiles, list[str]]:
     url = urlsplit(text)
     try:
@@ -173,10 +206,7 @@ def _remote(text: str) -> tuple[RemoteFiles, list[str]]:
 
 
 def _checkpoint(files: ByteRanges, source: str) -> GoodCopy:
-    size = files.size(MANIFEST_NAME)
-    if size > MAX_FILE_BYTES:
-        raise SourceError(MANIFEST_NAME, f"{size} bytes", f"at most {MAX_FILE_BYTES}")
-    data = files.read(MANIFEST_NAME, 0, size)
+    data = _read_whole(files, MANIFEST_NAME)
     manifest = manifest_from_bytes(data, MANIFEST_NAME)
     check(manifest)
     places: dict[bytes, _Run] = {}

@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
+from ckpt.deltas.verification import is_delta
+from ckpt.deltas.wire import delta_in
 from ckpt.disk.commit import naming, place_file
 from ckpt.disk.folder import Folder, IrregularFileError, open_regular, reading
 from ckpt.disk.hashing import Progress
@@ -26,14 +28,15 @@ from ckpt.errors import (
 )
 from ckpt.format.digests import Chunks, chunk_range, sha256
 from ckpt.format.manifest import FileRecord, Manifest
-from ckpt.format.names import MANIFEST_NAME, manifest_beside
+from ckpt.format.names import DELTA_NAME, MANIFEST_NAME, manifest_beside
 from ckpt.format.shards import headers_of
 from ckpt.format.wire import manifest_from_bytes
 from ckpt.reading.payload import accepted_checkpoint, manifest_in, read_manifest
-from ckpt.reading.verification import Report, verify
-from ckpt.repair.good_copies import GoodCopy, Piece, good_copy, pieces_of
+from ckpt.reading.report import Report
+from ckpt.reading.verification import verify
+from ckpt.repair.good_copies import GoodCopy, Piece, good_copy, good_delta, pieces_of
 from ckpt.signatures.statements import StatementKind, signatures_in
-from ckpt.signatures.trust import Trust, Trusted, as_trust
+from ckpt.signatures.trust import Trust, Trusted, accepted, as_trust
 
 _BATCH = 32  # pieces that are hashed, or fetched, at a time: 32 MiB
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,10 +53,13 @@ def repair(
 ) -> Report:
     """Restore what is bad in a checkpoint: chunks, headers, sizes, files that are missing, attachments.
 
+    Of a delta, frames and patches are restored; a bad ``delta.pb`` is not, for it says what the others should be.
+
     Args:
-        path: A checkpoint folder, or an adopted file.
+        path: A checkpoint folder, an adopted file, or a delta folder.
         source: A good copy: a checkpoint folder, a ``.safetensors`` file or folder, or the ``http(s)`` address of one
             (of a folder, its checkpoint). It need not be the same checkpoint: what it has of the bad bytes is taken.
+            Of a delta, a delta folder or its address.
         root: The root that must be there. A manifest that is missing, unreadable, or of other content than is there
             is restored from ``source`` only when this is given and the copy's manifest has it. It proves weights and
             state; attachments and metadata are then the copy's.
@@ -71,10 +77,36 @@ def repair(
         RootMismatchError: a sound checkpoint of another root stands there, or in the copy; nothing was written.
     """
     path, trusted = Path(path), as_trust(trust)
+    if is_delta(path):
+        return _repair_delta(path, source, root, trusted, progress)
     with good_copy(source) as copy:
         manifests = _restore_manifest(path, copy, str(source), root, trusted)
         others = reading(path, lambda folder: _mend_all(folder, copy, progress), expected=MANIFEST_NAME)
     return replace(verify(path, root=root, trust=trusted), restored=(*manifests, *others))
+
+
+def _repair_delta(
+    path: Path, source: Path | str, root: str | None, trust: Trust | None, progress: Progress | None
+) -> Report:
+    def mend(folder: Folder) -> list[str]:
+        delta = delta_in(folder)
+        if root is not None and delta.target_root != root:
+            raise RootMismatchError(path=path, found=delta.target_root, expected=root)
+        if trust is not None:
+            own = signatures_in(folder, StatementKind.DELTA).own
+            accepted(own, trust, kind=StatementKind.DELTA, subject=delta.digest, path=path)
+        pieces: list[list[Piece]] = [[] for _ in delta.patches]
+        for frame in sorted(delta.frames(), key=lambda frame: frame.patch_offset):
+            end = frame.patch_offset + frame.encoded_size
+            pieces[frame.patch].append(Piece(start=frame.patch_offset, end=end, sha256=frame.sha256))
+        total = sum(patch.size_bytes for patch in delta.patches)
+        with good_delta(source) as copy, _Mending(folder, copy, None, total, progress) as mending:
+            for patch, frames in zip(delta.patches, pieces, strict=True):
+                mending.file(patch.name, patch.size_bytes, iter(frames))
+        return mending.restored
+
+    restored = reading(path, mend, expected=DELTA_NAME)
+    return replace(verify(path, root=root, trust=trust), restored=tuple(restored))
 
 
 def _restore_manifest(path: Path, copy: GoodCopy, source: str, root: str | None, trust: Trust | None) -> list[str]:
@@ -127,7 +159,9 @@ def _mend_all(folder: Folder, copy: GoodCopy, progress: Progress | None) -> list
     lying: list[list[int]] = [[] for _ in manifest.files]
     for index, place in enumerate(manifest.placements):
         lying[place.file].append(index)
-    with _Mending(folder, copy, manifest, progress) as mending:
+    total = sum(record.size_bytes for record in manifest.files)
+    total += sum(item.chunks.size_bytes for item in manifest.attachments)
+    with _Mending(folder, copy, manifest, total, progress) as mending:
         for record, storages in zip(manifest.files, lying, strict=True):
             mending.file(record.name, record.size_bytes, _pieces(manifest, record, headers.get(record.name), storages))
         for item in manifest.attachments:
@@ -148,14 +182,14 @@ def _attached(chunks: Chunks) -> Iterator[Piece]:
 
 
 class _Mending:
-    """One pass over a checkpoint's files; holds the threads that hash."""
+    """One pass over the files of a checkpoint, which has a manifest, or of a delta; holds the threads that hash."""
 
-    def __init__(self, folder: Folder, copy: GoodCopy, manifest: Manifest, progress: Progress | None) -> None:
+    def __init__(
+        self, folder: Folder, copy: GoodCopy, manifest: Manifest | None, total: int, progress: Progress | None
+    ) -> None:
         self._folder, self._copy, self._manifest, self._progress = folder, copy, manifest, progress
         self._pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 16), thread_name_prefix="ckpt-repair")
-        self._total = sum(record.size_bytes for record in manifest.files)
-        self._total += sum(item.chunks.size_bytes for item in manifest.attachments)
-        self._done = 0
+        self._total, self._done = total, 0
         self.restored: list[str] = []
 
     def __enter__(self) -> "_Mending":

@@ -59,7 +59,7 @@ def test_a_delta_is_called_one_where_a_checkpoint_is_expected_and_the_other_way(
 ) -> None:
     ckpt.diff(pair / "old", pair / "new", pair / "d")
 
-    assert main(["inspect", str(pair / "d")]) == 1
+    assert main(["diff", str(pair / "d"), str(pair / "new"), str(pair / "made")]) == 1
     assert (
         "not a checkpoint: expected a folder with manifest.pb, found a delta; 'ckpt apply'" in capsys.readouterr().err
     )
@@ -72,7 +72,7 @@ def test_a_signed_delta_is_called_one_too(pair: Path, capsys: pytest.CaptureFixt
     ckpt.sign(pair / "new", key)
     ckpt.diff(pair / "old", pair / "new", pair / "d", sign=key)
 
-    assert main(["inspect", str(pair / "d")]) == 1
+    assert main(["diff", str(pair / "d"), str(pair / "new"), str(pair / "made")]) == 1
 
     assert "found a delta; 'ckpt apply' makes a checkpoint of it" in capsys.readouterr().err
 
