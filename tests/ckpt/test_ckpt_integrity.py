@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -147,3 +147,41 @@ def test_what_is_no_checkpoint_is_said(name: str, tmp_path: Path) -> None:
 def test_an_unknown_level_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ValueError, match="expected one of none, crc32, lazy, sha256"):
         ckpt.load(checkpoint, verify="md5")  # type: ignore[arg-type]
+
+
+def flip(file: Path, size_bytes: int, chunks: Iterable[int]) -> None:
+    """One bit at the beginning of each of these chunks of a storage that ends with its file."""
+    with open(file, "r+b") as handle:
+        for chunk in chunks:
+            handle.seek((chunk << 20) - size_bytes, os.SEEK_END)
+            byte = handle.read(1)[0]
+            handle.seek(-1, os.SEEK_CUR)
+            handle.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("before", [0, 512])  # elements of the storage that lie before the tensor
+@pytest.mark.parametrize("row", [0, 100, 255, 256, 767, -1])
+def test_a_row_of_4_kib_is_proved_by_the_one_or_two_chunks_under_it_alone(
+    row: int, before: int, tmp_path: Path
+) -> None:
+    flat = torch.arange(float(before + (1 << 20)))
+    rows, size_bytes = flat[before:].view(1024, 1024), 4 * len(flat)
+    ckpt.save({"first": flat[: before + 1], "w": rows}, tmp_path / "c")
+    (file,) = (tmp_path / "c").glob("*.safetensors")
+    first = 4 * before + 4096 * (row % 1024)
+    under = range(first >> 20, (first + 4095 >> 20) + 1)
+    others = set(range(-(-size_bytes >> 20))) - set(under)
+    assert len(under) == (2 if before and row in (255, 767, -1) else 1)
+
+    flip(file, size_bytes, others)
+    with ckpt.open(tmp_path / "c") as opened:
+        assert torch.equal(opened.slice("w", row), rows[row])
+    flip(file, size_bytes, others)
+
+    for chunk in under:
+        flip(file, size_bytes, [chunk])
+        with ckpt.open(tmp_path / "c") as opened, pytest.raises(ckpt.CorruptChunkError) as caught:
+            opened.slice("w", row)
+        assert caught.value.chunk == chunk
+        flip(file, size_bytes, [chunk])
+    assert ckpt.verify(tmp_path / "c").ok
