@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import ckpt
 
@@ -113,6 +115,53 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
 
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o750
     assert {file.stat().st_mode & 0o777 for file in (tmp_path / "c").iterdir()} == {0o640}
+
+
+NOBODY, GROUP = 65534, 54321
+
+# Writes as a user of no group of root's into a folder that hands its group on, each in a way of its own.
+_OWNED = """
+import os, sys, torch, ckpt
+from pathlib import Path
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+folder, user = Path(sys.argv[1]), int(sys.argv[2])
+os.setgroups([]), os.setgid(user), os.setuid(user), os.umask(0o027)
+ckpt.save({"w": torch.ones(1000)}, folder / "replaced", overwrite=True)
+ckpt.save({"v": torch.ones(3)}, folder / "saved", attachments={"docs/note": folder / "given" / "note"})
+ckpt.diff(folder / "replaced", folder / "saved", folder / "delta")
+ckpt.apply(folder / "replaced", folder / "delta", folder / "applied")
+ckpt.sign(folder / "applied", Ed25519PrivateKey.generate())
+ckpt.adopt(folder / "given" / "x.safetensors", out=folder / "adopted")
+ckpt.adopt(folder / "given" / "x.safetensors")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user and give a folder to any group")
+def test_owner_group_and_permissions_are_those_of_the_writer_and_of_the_folder_above(tmp_path: Path) -> None:
+    """Whatever stood there before, and whatever a file that is taken over had."""
+    folder, given = tmp_path / "run", tmp_path / "run" / "given"
+    ckpt.save({"w": torch.zeros(1)}, folder / "replaced")
+    given.mkdir()
+    (given / "note").write_text("private")
+    save_file({"w": torch.ones(3)}, given / "x.safetensors")
+    for path, mode in ((given / "note", 0o600), (given / "x.safetensors", 0o700), (folder / "replaced", 0o700)):
+        path.chmod(mode)
+    for path in (folder / "replaced", *(folder / "replaced").iterdir(), *given.iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+    for path in (folder, given):
+        os.chown(path, NOBODY, GROUP)
+        path.chmod(0o2770)  # setgid: what is made inside has the folder's group
+    for parent in (tmp_path, *tmp_path.parents[:-2]):
+        parent.chmod(0o755)
+
+    subprocess.run([sys.executable, "-B", "-c", _OWNED, str(folder), str(NOBODY)], check=True, timeout=120)
+
+    foreign = (given, given / "note", given / "x.safetensors")
+    made = {path: path.stat() for path in folder.rglob("*") if path not in foreign}
+    assert {path.name for path in made} >= {"replaced", "saved", "note", "delta.pb", "signatures.pb", "x.safetensors"}
+    assert {(status.st_uid, status.st_gid) for status in made.values()} == {(NOBODY, GROUP)}
+    assert {path for path, status in made.items() if stat.S_IMODE(status.st_mode) not in (0o640, 0o2750)} == set()
+    assert all(path.is_dir() == bool(status.st_mode & stat.S_ISGID) for path, status in made.items())
 
 
 def test_an_attachment_cannot_leave_the_folder(tmp_path: Path) -> None:
