@@ -9,6 +9,7 @@ tmpfs of 1 MiB, where mounting is allowed).
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -181,6 +182,30 @@ def attack_going_on(work: Path) -> Counter[str]:
     return found
 
 
+def attack_collection(work: Path) -> Counter[str]:
+    """As :func:`attack`, for the removal of what killed writers left: an old state, and half of a new one."""
+    run, given = work / "run", work / "given"
+    ckpt.save(OLD, given / "step-1")
+    assert killed_at("unlinkat", 1, lambda: ckpt.save(NEW, given / "step-1", overwrite=True))
+    assert killed_at("fsync", 2, lambda: ckpt.save(NEW, given / "step-2"))
+    root = ckpt.read_manifest(given / "step-1").root
+    assert len(os.listdir(given)) == 3
+    found: Counter[str] = Counter()
+    for call in CALLS:
+        number, alive = 0, False
+        while not alive:
+            number += 1
+            shutil.copytree(given, run, dirs_exist_ok=True)
+            alive = not killed_at(call, number, lambda: ckpt.keep(run, newest=1))
+            found[f"{len(os.listdir(run)) - 1} left"] += 1
+            assert ckpt.latest(run) == run / "step-1", f"collect killed at {call} {number}"
+            assert ckpt.verify(run / "step-1", root=root).ok, f"collect killed at {call} {number}: it is broken"
+            ckpt.keep(run, newest=1)
+            assert os.listdir(run) == ["step-1"], f"collect killed at {call} {number} left {os.listdir(run)}"
+        print(f"{'collect':11}{call:10}{number - 1:4} kills", flush=True)
+    return found
+
+
 def fill_up(work: Path) -> None:
     disk = work / "disk"
     disk.mkdir()
@@ -209,6 +234,8 @@ def main() -> None:
         print("keep", dict(attack_retention(Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         print("going on", dict(attack_going_on(Path(work))), flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as work:
+        print("collect", dict(attack_collection(Path(work))), flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         fill_up(Path(work))
 

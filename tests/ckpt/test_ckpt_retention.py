@@ -191,6 +191,56 @@ def test_a_kill_leaves_whole_checkpoints_and_the_next_call_ends_the_work(tmp_pat
     assert len(codes) > 3
 
 
+# Kills a collector at its n-th event that changes the disk, n = 1, 2, …, until it lives; tells what stood there then.
+_COLLECTED = """
+import json, os, shutil, signal, sys, ckpt
+from pathlib import Path
+run, left = Path(sys.argv[1]), Path(sys.argv[2])
+def die_at(count):
+    seen = 0
+    def hook(event, arguments):
+        nonlocal seen
+        if event in ("open", "os.remove", "os.rmdir", "os.scandir", "fcntl.flock"):
+            seen += 1
+            if seen == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+found, status = [], None
+while status != 0:
+    shutil.copytree(left, run, dirs_exist_ok=True)
+    child = os.fork()
+    if child == 0:
+        die_at(len(found) + 1)
+        ckpt.keep(run, newest=1)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    state = [str(ckpt.latest(run)), ckpt.verify(run / "step-1").root]
+    there = len(os.listdir(run))
+    ckpt.keep(run, newest=1)
+    found.append([status, there, state, os.listdir(run)])
+print(json.dumps(found))
+"""
+
+
+def test_a_killed_collection_of_leftovers_harms_no_checkpoint_and_the_next_one_ends_it(tmp_path: Path) -> None:
+    run, left = tmp_path / "run", tmp_path / "left"
+    save_steps(run, "step-1")
+    save_steps(left, ".step-1.01234567.saving", ".step-2.89abcdef.saving")  # a state, and half
+    (left / ".step-2.89abcdef.saving" / "manifest.pb").unlink()
+    state = [str(run / "step-1"), ckpt.read_manifest(run / "step-1").root]
+
+    command = [sys.executable, "-c", _COLLECTED, str(run), str(left)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+
+    assert done.returncode == 0, done.stderr
+    *killed, last = json.loads(done.stdout)
+    assert {status for status, *_ in killed} == {signal.SIGKILL}
+    assert {there for _, there, *_ in killed} == {2, 3}
+    assert all(found == state and names == ["step-1"] for *_, found, names in [*killed, last])
+    assert last[1] == 1
+    assert len(killed) > 10
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ckpt.NotACheckpointError, match="found nothing"):
         ckpt.keep(tmp_path / "rusn", newest=1)
