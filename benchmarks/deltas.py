@@ -37,7 +37,7 @@ def stages(is_quick: bool) -> tuple[Stage, ...]:
     names = QUICK if is_quick else [name for source in table for name in source.pairs]
     return (
         *(_pair(name, is_quick=is_quick, synthetic_mib=size) for name in names),
-        _speed("sparse", "synthetic-bf16-1%", size_mib=size),
+        _speed("sparse", "synthetic-bf16-1%", size_mib=size, more=(_live(size),)),
         _speed("dense", "synthetic-bf16-70%", size_mib=size),
         _memory("memory", size_mib=size),
         _memory("memory-8x", size_mib=QUICK_MIB * 2 if is_quick else LARGE_MIB),
@@ -118,7 +118,23 @@ def _synthetic(name: str, pair: str, *, size_mib: int, comparisons: tuple[Compar
     )
 
 
-def _speed(name: str, pair: str, *, size_mib: int) -> Stage:
+def _live(size_mib: int) -> Comparison:
+    return Comparison(
+        name=f"live apply of 1 % to {size_mib} MiB",
+        note="Staged and verified before, positions and values in memory; the others check nothing and undo nothing.",
+        sides=(
+            _ours("ckpt.stage(…).apply, all cores", "live:apply", threads=cpu_count() or 1),
+            _ours("ckpt.stage(…).apply, one thread", "live:apply", threads=1),
+            *(
+                _peer(f"torch {call}", "live:torch_call", needs="torch", call=call)
+                for call in ("index_copy_", "index_put_")
+            ),
+            _peer("copy_ of everything", "live:copy_all", needs="torch"),
+        ),
+    )
+
+
+def _speed(name: str, pair: str, *, size_mib: int, more: tuple[Comparison, ...] = ()) -> Stage:
     what = f"{size_mib} MiB {pair}"
     return _synthetic(
         name,
@@ -169,6 +185,7 @@ def _speed(name: str, pair: str, *, size_mib: int) -> Stage:
                     _peer("write + fsync", "delta_speed:write_raw", needs="torch"),
                 ),
             ),
+            *more,
         ),
     )
 

@@ -22,6 +22,8 @@ training changed few bits.
     >>> ckpt.apply("runs/1/step-10", "delta", "copy-of-step-20")        # refused unless the root comes out right
     >>> ckpt.invert("delta", "back", base="runs/1/step-10")             # turns step 20 into step 10
     >>> ckpt.squash(["delta", "next"], "both")                          # one delta that does what both do
+    >>> patch = ckpt.stage("delta", model.state_dict(), manifest=manifest)  # verified on copies, while the model runs
+    >>> patch.apply()                                                   # and written where the model has its weights
 
 A *signature* says who vouches for a checkpoint or a delta. With ``trust``, what nobody of those has signed is refused,
 and nothing is exposed that SHA-256 has not proved to be what was signed.
@@ -50,6 +52,8 @@ from ckpt.adoption.adopting import adopt
 from ckpt.conversion.converting import convert
 from ckpt.deltas.delta import Delta
 from ckpt.deltas.inverting import invert
+from ckpt.deltas.live.patch import LivePatch
+from ckpt.deltas.live.staging import stage, staged
 from ckpt.deltas.reader import apply
 from ckpt.deltas.squashing import squash
 from ckpt.deltas.wire import read_delta
@@ -68,7 +72,10 @@ from ckpt.errors import (
     FormatError,
     IntegrityError,
     KeyFileError,
+    LiveChunkError,
+    LiveMemoryError,
     NotACheckpointError,
+    NotInPlaceError,
     RootMismatchError,
     SignatureError,
     SourceError,
@@ -119,8 +126,12 @@ __all__ = [
     "IntegrityError",
     "KeyFileError",
     "KeyFiles",
+    "LiveChunkError",
+    "LiveMemoryError",
+    "LivePatch",
     "Manifest",
     "NotACheckpointError",
+    "NotInPlaceError",
     "Pending",
     "Report",
     "Retention",
@@ -164,6 +175,8 @@ __all__ = [
     "sign",
     "signer",
     "squash",
+    "stage",
+    "staged",
     "steps_to_keep",
     "unsign",
     "verify",

@@ -7,10 +7,12 @@
     ├── FormatError             (ValueError)  a manifest, delta or adopted file that breaks its format's rules
     │   └── VersionError                      written by a newer format, or for another torch
     ├── StateMismatchError      (ValueError)  a state to be loaded into asks for something else than is stored
+    ├── LiveMemoryError         (ValueError)  live tensors that do not lie as those of the checkpoint
     ├── ConversionError         (ValueError)  a foreign file that cannot become a checkpoint
     ├── SourceError                           a copy, here or behind an address, that cannot be read
     ├── IntegrityError                        bytes differ from what the manifest states
     │   ├── CorruptChunkError                 one chunk of a storage or attachment
+    │   │   └── LiveChunkError                of a storage in live memory
     │   ├── CorruptFileError                  a file's size, header or name
     │   └── RootMismatchError                 the whole is not the one that was asked for
     ├── KeyFileError            (ValueError)  a file that holds no key of the kind that is needed
@@ -24,6 +26,7 @@
     │   └── ExpiredSignatureError             its time is over
     └── DeltaError                            a delta that cannot be applied
         ├── WrongBaseError                    made for another base
+        ├── NotInPlaceError                   tensors come, go, or lie otherwise: no memory can stay what it is
         ├── BaseNeededError                   what is asked for is not in the deltas alone
         └── CorruptFrameError                 a frame's bytes are not those that were written
 
@@ -131,6 +134,23 @@ class StateMismatchError(CheckpointError, ValueError):
         )
 
 
+class LiveMemoryError(CheckpointError, ValueError):
+    """A tensor in memory does not lie as the checkpoint's tensor of that name; nothing was written.
+
+    Attributes: ``name``, ``found``, ``expected``.
+    """
+
+    def __init__(self, name: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"live tensor '{name}' is {found}, expected {expected}; nothing was written. Pass the tensors of the "
+            "checkpoint under their names, laid out as ckpt.load gives them; or apply the delta to a folder with "
+            "ckpt.apply and load that.",
+            name=name,
+            found=found,
+            expected=expected,
+        )
+
+
 class ConversionError(CheckpointError, ValueError):
     """A file in a foreign format cannot become a checkpoint; ``reason`` says why. Nothing was written."""
 
@@ -186,6 +206,30 @@ class CorruptChunkError(IntegrityError):
             start=start,
             end=end,
             algorithm=algorithm,
+            found=found,
+            expected=expected,
+        )
+
+
+class LiveChunkError(CorruptChunkError):
+    """One chunk in live memory does not have the digest that a manifest gives it; this call wrote nothing.
+
+    Attributes: ``owner``, ``chunk``, ``start`` and ``end`` (bytes of the storage, end excluded), ``root`` (of the
+    checkpoint that was expected), ``algorithm``, ``found``, ``expected``.
+    """
+
+    def __init__(self, *, owner: str, chunk: int, start: int, end: int, root: str, found: str, expected: str) -> None:
+        CheckpointError.__init__(
+            self,
+            f"chunk {chunk} of {owner} in live memory (bytes {start}–{end - 1}) is not that of the checkpoint {root}: "
+            f"expected {expected}, found {found}; this call wrote nothing. After an update that was broken off "
+            "ckpt.staged(RECORD, tensors) takes it up again; else load a checkpoint into that memory.",
+            owner=owner,
+            chunk=chunk,
+            start=start,
+            end=end,
+            root=root,
+            algorithm="sha256",
             found=found,
             expected=expected,
         )
@@ -331,6 +375,22 @@ class WrongBaseError(DeltaError):
         super().__init__(
             f"delta '{delta}' applies to a checkpoint with root {expected}, but {base} has root {found}; "
             "apply the deltas of a chain in order, each to the checkpoint it was made from.",
+            delta=delta,
+            found=found,
+            expected=expected,
+        )
+
+
+class NotInPlaceError(DeltaError):
+    """Base and target of a delta do not have the same tensors in the same places.
+
+    Attributes: ``delta``, ``found``, ``expected``.
+    """
+
+    def __init__(self, *, delta: Path, found: str, expected: str) -> None:
+        super().__init__(
+            f"delta '{delta}' cannot be applied in live memory: found {found}, expected {expected}; nothing was "
+            "written. Apply it to a folder with ckpt.apply, and load that into memory of its own.",
             delta=delta,
             found=found,
             expected=expected,

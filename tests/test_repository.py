@@ -66,6 +66,8 @@ def test_ckpt_exports_these_names() -> None:
         "sign",
         "signer",
         "squash",
+        "stage",
+        "staged",
         "steps_to_keep",
         "unsign",
         "verify",

@@ -11,6 +11,7 @@ is staged through extra memory. A block is good until the next one is asked for.
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ Blocks = Callable[[], Iterator[memoryview]]
 class Source:
     """A storage to be written: its size, and its bytes as blocks of whole chunks; the next may overwrite the last.
 
-    ``flat`` gives them, if there are any, as one tensor of bytes on its device, without a copy, where they lie so.
+    ``flat`` gives them, if there are any, as one tensor of bytes on its device, without a copy, where they lie so;
+    ``memory`` the memory that they are taken from, also where they lie in it in another order or with gaps.
     ``begin`` is called some time before ``blocks``, where bytes have to be made first and other threads can make them.
     ``found`` takes what a killed writer left in their place, which may be anything and shorter, and gives a source that
     hands out parts of that where they are right.
@@ -40,6 +42,7 @@ class Source:
     size_bytes: int
     blocks: Blocks
     flat: Callable[[], Tensor] | None = None
+    memory: Callable[[], Tensor] | None = None
     begin: Callable[[], None] | None = None
     found: "Callable[[memoryview], Source] | None" = None
 
@@ -176,13 +179,13 @@ def _record(member: _Placed, *, storage: int, start: int) -> TensorRecord:
 
 def _source(group: list[_Placed], records: list[TensorRecord], *, start: int) -> Source:
     size = max(member.end for member in group) - start
-    tensor = group[0].tensor
+    tensor, memory = group[0].tensor, partial(_flat, group[0].tensor, start, size)
     if not (len(group) == 1 and records[0].is_contiguous):
         if is_permuted(records[0], len(records)):
-            return Source(size_bytes=size, blocks=lambda: rejoin(_rows(tensor)))
+            return Source(size_bytes=size, blocks=lambda: rejoin(_rows(tensor)), memory=memory)
         if not _covered(group, start):
-            return Source(size_bytes=size, blocks=lambda: _gathered(group, start, size))
-    return Source(size_bytes=size, blocks=lambda: _direct(tensor, start, size), flat=lambda: _flat(tensor, start, size))
+            return Source(size_bytes=size, blocks=lambda: _gathered(group, start, size), memory=memory)
+    return Source(size_bytes=size, blocks=lambda: _direct(tensor, start, size), flat=memory, memory=memory)
 
 
 def _covered(group: list[_Placed], start: int) -> bool:

@@ -87,10 +87,10 @@ for call in {calls}:
 def test_the_readme_does_what_it_says(installed: Path, tmp_path: Path) -> None:
     """Its Python blocks as one program, then its commands in the folder that this leaves."""
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    signed = [block for block in blocks if "trust=" in block]
+    later = [block for block in blocks if "trust=" in block or "ckpt.stage(" in block]
     commands = [line.split("#")[0].split() for line in re.findall(r"^    (ckpt .*)$", README, re.MULTILINE)]
 
-    run(installed, tmp_path, "-c", "\n".join(block for block in blocks if block not in signed))
+    run(installed, tmp_path, "-c", "\n".join(block for block in blocks if block not in later))
     state = {"w": torch.arange(6.0)}
     save_file(state, tmp_path / "model.safetensors")
     (tmp_path / "llama").mkdir()
@@ -98,7 +98,7 @@ def test_the_readme_does_what_it_says(installed: Path, tmp_path: Path) -> None:
     torch.save(state, tmp_path / "old.pt")
     shutil.copytree(tmp_path / "runs" / "1" / "step-10", tmp_path / "host")
     calls = [[str(tmp_path / "host") if word.startswith("https://") else word for word in one[1:]] for one in commands]
-    run(installed, tmp_path, "-c", f"{_COMMANDS.format(calls=calls)}\n" + "\n".join(signed))
+    run(installed, tmp_path, "-c", f"{_COMMANDS.format(calls=calls)}\n" + "\n".join(later))
 
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     assert {command[1] for command in commands} >= {"adopt", "convert", "verify", "repair", "sign", "diff", "apply"}

@@ -1,0 +1,75 @@
+"""A delta applied in live memory, beside what torch's own calls take for the same elements, and for all bytes.
+
+Everything is in memory, and was written there once, before the clock starts: ours is staged and verified, the others
+have positions and values as they like them. ``device`` is any of torch's; what runs on it has ended when the clock
+stops.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import ckpt
+from benchmarks.plan import Call, Figures
+
+CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
+    "index_copy_": lambda memory, positions, values: memory.index_copy_(0, positions, values),
+    "index_put_": lambda memory, positions, values: memory.index_put_((positions,), values),
+}
+
+
+@contextmanager
+def apply(*, work: Path, shared: Path, threads: int, device: str = "cpu") -> Iterator[Call]:
+    """The target's values over the base; figures: bytes that the patch keeps, and of all tensors."""
+    live = ckpt.load(shared / "base", device=device, mmap=False)
+    manifest = ckpt.read_manifest(shared / "base")
+    patch = ckpt.stage(shared / "delta", live, manifest=manifest)
+    patch.apply()
+    patch.undo()
+
+    def figures() -> Figures:
+        assert patch.confirm().root == ckpt.read_manifest(shared / "target").root
+        return {"kept_bytes": patch.size_bytes, "memory_bytes": manifest.payload_bytes}
+
+    yield Call(run=lambda: patch.apply(threads=threads), figures=figures)
+
+
+@contextmanager
+def torch_call(*, work: Path, shared: Path, call: str, device: str = "cpu") -> Iterator[Call]:
+    """One of torch's own calls for each tensor, with positions of 8 bytes."""
+    live, target = (ckpt.load(shared / half, device=device, mmap=False) for half in ("base", "target"))
+    parts = []
+    for name, tensor in live.items():
+        memory, values = (each.view(-1).view(torch.int16) for each in (tensor, target.pop(name)))
+        positions = (memory != values).nonzero().flatten()
+        parts.append((memory, positions, values[positions]))
+
+    def run() -> None:
+        for part in parts:
+            CALLS[call](*part)
+        _wait(device)
+
+    run()
+    yield Call(run=run)
+
+
+@contextmanager
+def copy_all(*, work: Path, shared: Path, device: str = "cpu") -> Iterator[Call]:
+    """Every tensor of the target over the base's: what a reload from memory costs at least."""
+    live, target = (ckpt.load(shared / half, device=device, mmap=False) for half in ("base", "target"))
+
+    def run() -> None:
+        for name, tensor in live.items():
+            tensor.copy_(target[name])
+        _wait(device)
+
+    run()
+    yield Call(run=run)
+
+
+def _wait(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
