@@ -7,36 +7,39 @@ beginning follows the one before it and the end the one after it, as long as the
 last of all are the ends of both sides, so that a table that grew is found even where training changed all of it.
 
 What is found only guides a writer: a wrong guess makes a delta larger, never wrong. Time is that of reading both sides
-twice; memory is bounded whatever the sizes.
+a few times; memory is bounded whatever the sizes.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ckpt.deltas.codecs.integers import Unsigned, elements
-from ckpt.deltas.codecs.moved import Runs
+from ckpt.deltas.codecs.moved import Runs, windows
 from ckpt.deltas.sides import Bytes
 from ckpt.disk.folder import forget
 from ckpt.format.digests import Chunks, chunk_range
 from ckpt.format.records import TensorRecord
 
 MIN_UNIT_BYTES = 64
-MAX_ANCHORS = 1 << 18  # units of the base that are remembered; of a larger base every so manieth
+FEW_ANCHORS = 1 << 18  # units of the base that are remembered; of a larger base every so manieth
+MAX_ANCHORS = 5 << 18  # where so few do not tell: all that is done with them takes 140 MiB
 MAX_STEPS = 1 << 20  # units between two anchors; where there are more, several count as one
+_FOLLOWING = 4  # of the few, so many that follow each other tell what lies between them
 _LOOKED_AT = 16  # elements of a unit
 _AGREE = 5  # of which so many must be alike: of floats that have nothing to do with each other 2 are
 _MOST = 12  # of which so many are alike where a unit is at its place
 _SURE_UNITS = 4  # that follow each other in both are no chance
 _BLOCK_BYTES = 4 << 20
+_BATCH_UNITS = 1 << 16
 _FACTORS = np.array([pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(1, _LOOKED_AT + 1)], np.uint64)
 _PARTS = 64  # of a chunk, that are looked at to tell whether it may have moved
 _SUSPECT = 32  # one of so many that is unlike what lay there
 
 Numbers = NDArray[np.int64]
-_Piece = tuple[int, int, int]  # first byte and end in the target, and how much further in the base it lies
 
 
 class Grain(NamedTuple):
@@ -96,7 +99,7 @@ def find_moves(
     if len(base) == len(target):
         changed = [chunk for chunk in range(after.count) if before.sha256_of(chunk) != after.sha256_of(chunk)]
         if not may_have_moved(base, target, changed, by):
-            return _moves([(0, len(target), 0)], len(base))
+            return _moves(*np.array([[0], [len(target)], [0]]), base_size=len(base))
     named = {(tensor.name, tensor.piece_at): tensor for tensor in base_users}
     both = [(named[key], tensor) for tensor in users if (key := (tensor.name, tensor.piece_at)) in named]
     (first_old, first), (last_old, last) = both[0], both[-1]
@@ -110,7 +113,8 @@ def may_have_moved(base: Bytes, target: Bytes, changed: Sequence[int], by: Grain
     for chunk in changed:
         start, end = chunk_range(chunk, len(target))
         part = max((end - start) // _PARTS // MIN_UNIT_BYTES, 1) * MIN_UNIT_BYTES
-        agreeing = _agreeing(base, target, start, (end - start) // part, 0, by._replace(unit=part))
+        starts = np.arange(start, end - part + 1, part)
+        agreeing = _agreeing(base, target, starts, np.zeros_like(starts), by._replace(unit=part))
         unlike, probed = unlike + int((agreeing < _AGREE).sum()), probed + len(agreeing)
     return unlike * _SUSPECT > probed
 
@@ -124,50 +128,55 @@ def moves(base: Bytes, target: Bytes, by: Grain, *, first_shift: int, last_shift
         first_shift, last_shift: How much further in the base than in the target the beginning lies, and the end: of a
             tensor that has a storage of its own 0 and the difference of their lengths.
     """
-    here, there = _anchors(base, target, by, first_shift % by.unit)
-    found = _of_one_shift(here, there - here, by.unit)
+    phase = first_shift % by.unit
+    found, followers = _anchored(base, target, by, phase, FEW_ANCHORS)
+    if followers < _FOLLOWING and len(base) > FEW_ANCHORS * by.unit:
+        found, _ = _anchored(base, target, by, phase, MAX_ANCHORS)
     found = _not_by_chance(found, {first_shift, last_shift}, base, target, by)
-    pieces: list[_Piece] = [(0, 0, first_shift)]
-    for piece in (*zip(*(column.tolist() for column in found), strict=True), (len(target), len(target), last_shift)):
-        for part in (*_between(base, target, pieces[-1], piece, by), piece):
-            _append(pieces, part)
-    return _moves(pieces, len(base))
+    pieces = [found, *_between(base, target, found, first_shift, last_shift, by)]
+    return _moves(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)), base_size=len(base))
 
 
-def _append(pieces: list[_Piece], part: _Piece) -> None:
-    start, end, shift = pieces[-1]
-    if (end, shift) == (part[0], part[2]):
-        pieces[-1] = (start, part[1], shift)
-    else:
-        pieces.append(part)
-
-
-def _moves(pieces: Sequence[_Piece], base_size: int) -> Moves:
-    starts, ends, shifts = np.array(pieces, np.int64).T
+def _moves(starts: Numbers, ends: Numbers, shifts: Numbers, *, base_size: int) -> Moves:
+    """Runs, in any order, inside the base; those that follow each other with one shift as one."""
     starts, ends = np.maximum(starts, -shifts), np.minimum(ends, base_size - shifts)
-    some = ends > starts
-    return Moves(starts[some], ends[some], shifts[some])
+    some = np.flatnonzero(ends > starts)
+    some = some[np.argsort(starts[some])]
+    starts, ends, shifts = starts[some], ends[some], shifts[some]
+    follows = (starts[1:] == ends[:-1]) & (shifts[1:] == shifts[:-1])
+    firsts = np.flatnonzero(np.append(True, ~follows)[: len(some)])
+    return Moves(starts[firsts], ends[np.append(firsts, len(some))[1:] - 1], shifts[firsts])
 
 
 # --- units that are sure of their place ------------------------------------------------------------------------------
 
 
-def _anchors(base: Bytes, target: Bytes, by: Grain, phase: int) -> tuple[Numbers, Numbers]:
+def _anchored(base: Bytes, target: Bytes, by: Grain, phase: int, most: int) -> tuple[Moves, float]:
+    """Units that are sure of their place, as runs; and how many such units a run has of those that were remembered."""
+    here, there = _anchors(base, target, by, phase, most)
+    found = _of_one_shift(here, there - here, by.unit)
+    return found, len(here) / max(len(found.starts), 1)
+
+
+def _anchors(base: Bytes, target: Bytes, by: Grain, phase: int, most: int) -> tuple[Numbers, Numbers]:
     """First bytes of units that are met once in the base and once in the target: in the target, in the base."""
-    every = max(-(-(len(base) // by.unit) // MAX_ANCHORS), 1)
+    every = max(-(-(len(base) // by.unit) // most), 1)
     prints = np.concatenate([some[::every] for _, some in _prints(base, phase, by, every)] or [np.empty(0, np.uint64)])
     order = np.argsort(prints, kind="stable")
     kept = prints[order]
+    del prints
     alone = np.concatenate([[True], kept[1:] != kept[:-1], [True]])
     alone = alone[1:] & alone[:-1] if len(kept) else np.empty(0, bool)
     kept, there = kept[alone], phase + order[alone] * (every * by.unit)
+    del order
     here, hits = np.zeros(len(kept), np.int64), np.zeros(len(kept), np.int64)
     for start, found in _prints(target, 0, by, 1) if len(kept) else ():
         at = np.minimum(np.searchsorted(kept, found), len(kept) - 1)
         known = np.flatnonzero(kept[at] == found)
         here[at[known]] = start + known * by.unit
-        hits += np.bincount(at[known], minlength=len(kept))
+        np.add.at(hits, at[known], 1)
     here, there = here[hits == 1], there[hits == 1]
+    del kept, hits
     order = np.argsort(here)
     return here[order], there[order]
 
@@ -177,16 +186,16 @@ def _prints(view: Bytes, start: int, by: Grain, every: int) -> Iterator[tuple[in
     step = max(_BLOCK_BYTES // (by.unit * every), 1) * every
     for first in range(start, len(view) - by.unit + 1, step * by.unit):
         block = view[first : first + min(step, (len(view) - first) // by.unit) * by.unit]
-        looked_at = _looked_at(block, by)
+        looked_at = _spread(elements(block, by.width).reshape(-1, by.unit // by.width))
+        looked_at = looked_at >> looked_at.dtype.type(by.ignored_bits)
         yield first, (looked_at * _FACTORS[: looked_at.shape[1]]).sum(axis=1, dtype=np.uint64)
         forget(block)
 
 
-def _looked_at(block: memoryview, by: Grain) -> Unsigned:
-    """Of whole units the elements that are looked at, shape (units, 16 or fewer)."""
-    units = elements(block, by.width).reshape(-1, by.unit // by.width)
+def _spread(units: Unsigned) -> Unsigned:
+    """Of units, shape (units, elements), the elements that are looked at, shape (units, 16 or fewer)."""
     step = max(units.shape[1] // _LOOKED_AT, 1)
-    return units[:, : step * _LOOKED_AT : step] >> units.dtype.type(by.ignored_bits)
+    return units[:, : step * _LOOKED_AT : step]
 
 
 def _of_one_shift(here: Numbers, shifts: Numbers, unit: int) -> Moves:
@@ -199,47 +208,87 @@ def _of_one_shift(here: Numbers, shifts: Numbers, unit: int) -> Moves:
 def _not_by_chance(found: Moves, shifts: set[int], base: Bytes, target: Bytes, by: Grain) -> Moves:
     """Without short runs that would lie as well where the ends of both sides put them: units are too alike there."""
     good = np.ones(len(found.starts), bool)
-    for run in np.flatnonzero(found.ends - found.starts < _SURE_UNITS * by.unit):
-        start, own = int(found.starts[run]), int(found.shifts[run])
-        others = set() if own in shifts else shifts
-        good[run] = all(_agreeing(base, target, start, 1, shift, by)[0] < _MOST for shift in others)
+    short = np.flatnonzero((found.ends - found.starts < _SURE_UNITS * by.unit) & ~np.isin(found.shifts, [*shifts]))
+    for first in range(0, len(short), _BATCH_UNITS):
+        some = short[first : first + _BATCH_UNITS]
+        for shift in shifts:
+            good[some] &= _agreeing(base, target, found.starts[some], np.full(len(some), shift), by) < _MOST
     return Moves(*(column[good] for column in found))
 
 
 # --- what lies between ----------------------------------------------------------------------------------------------
 
 
-def _between(base: Bytes, target: Bytes, before: _Piece, after: _Piece, by: Grain) -> Iterator[_Piece]:
-    """The beginning as the piece before, the end as the piece after: cut where most units agree; between, new."""
-    start, end = before[1], after[0]
-    if before[2] == after[2]:
-        yield start, end, before[2]
-        return
-    unit = by.unit * max(-(-(end - start) // (by.unit * MAX_STEPS)), 1)
-    count = (end - start) // unit
-    first, last = (
-        _agreeing(base, target, start, count, shift, by._replace(unit=unit)) - _AGREE for shift in (before[2], after[2])
-    )
-    ahead = np.concatenate([[0], np.cumsum(first)])
-    behind = np.concatenate([np.cumsum(last[::-1])[::-1], [0]])
-    cut = int(np.argmax(np.maximum.accumulate(ahead) + behind))
-    own = int(np.argmax(ahead[: cut + 1]))
-    yield start, start + own * unit, before[2]
-    yield start + cut * unit, end, after[2]
+def _between(base: Bytes, target: Bytes, found: Moves, first_shift: int, last_shift: int, by: Grain) -> Iterator[Moves]:
+    """Of each gap between two runs, or a run and an end, what follows the one before it and what the one after it.
+
+    It is cut where most units agree; those between two cuts are new.
+    """
+    starts, ends = np.append(0, found.ends), np.append(found.starts, len(target))
+    before, after = np.append(first_shift, found.shifts), np.append(found.shifts, last_shift)
+    same = before == after
+    yield Moves(starts[same], ends[same], before[same])
+    some = np.flatnonzero(~same & (ends > starts))
+    starts, ends, before, after = starts[some], ends[some], before[some], after[some]
+    units = by.unit * np.maximum(-(-(ends - starts) // (by.unit * MAX_STEPS)), 1)
+    counts = (ends - starts) // units
+    for part in _batches(counts):
+        own, cut = _cuts(base, target, starts[part], counts[part], (before[part], after[part]),
+                         by._replace(unit=int(units[part][0])))  # fmt: skip
+        yield Moves(starts[part], starts[part] + own * units[part], before[part])
+        yield Moves(starts[part] + cut * units[part], ends[part], after[part])
 
 
-def _agreeing(base: Bytes, target: Bytes, start: int, count: int, shift: int, by: Grain) -> Numbers:
-    """For each of ``count`` units of the target from ``start`` on, how many of 16 elements the base has, further by
-    ``shift``; 0 where it has none."""
-    result = np.zeros(count, np.int64)
-    low = min(max(-(-(-shift - start) // by.unit), 0), count)
-    high = min(max((len(base) - shift - start) // by.unit, low), count)
-    step = max(_BLOCK_BYTES // by.unit, 1)
-    for unit in range(low, high, step):
-        place, size = start + unit * by.unit, min(step, high - unit) * by.unit
-        new, old = target[place : place + size], base[place + shift : place + shift + size]
-        alike = _looked_at(new, by) == _looked_at(old, by)
-        result[unit : unit + len(alike)] = alike.sum(axis=1) * _LOOKED_AT // alike.shape[1]
-        forget(new)
-        forget(old)
+def _batches(counts: Numbers) -> Iterator[slice]:
+    """Gaps side by side with so many units together, or one that has more."""
+    sums = np.cumsum(counts)
+    first = 0
+    while first < len(counts):
+        end = np.searchsorted(sums, sums[first] - counts[first] + _BATCH_UNITS, "right")
+        last = max(int(end), first + 1)
+        yield slice(first, last)
+        first = last
+
+
+def _cuts(
+    base: Bytes, target: Bytes, starts: Numbers, counts: Numbers, shifts: tuple[Numbers, Numbers], by: Grain
+) -> tuple[Numbers, Numbers]:
+    """Of gaps of so many units: how many are as the run before, and from which one on they are as the run after."""
+    firsts = np.cumsum(counts) - counts
+    alike = np.empty((2, counts.sum()), np.int8)
+    for begin in range(0, alike.shape[1], _BATCH_UNITS):
+        unit = np.arange(begin, min(begin + _BATCH_UNITS, alike.shape[1]))
+        gap = np.searchsorted(firsts, unit, "right") - 1
+        places = starts[gap] + (unit - firsts[gap]) * by.unit
+        for side, shift in enumerate(shifts):
+            alike[side, unit] = _agreeing(base, target, places, shift[gap], by) - _AGREE
+    owns, cuts = np.zeros_like(counts), np.zeros_like(counts)
+    for count in np.unique(counts).tolist():
+        some = np.flatnonzero(counts == count)
+        first, last = alike[:, firsts[some, None] + np.arange(count)]
+        ahead, behind = np.zeros((2, len(some), count + 1), np.int32)
+        np.cumsum(first, axis=1, out=ahead[:, 1:])
+        np.cumsum(last[:, ::-1], axis=1, out=behind[:, -2::-1])
+        most = np.maximum.accumulate(ahead, axis=1)
+        cuts[some] = np.argmax(most + behind, axis=1)
+        owns[some] = np.argmax(ahead == most[np.arange(len(some)), cuts[some], None], axis=1)
+    return owns, cuts
+
+
+def _agreeing(base: Bytes, target: Bytes, starts: Numbers, shifts: Numbers, by: Grain) -> Numbers:
+    """Of units of the target how many of 16 elements the base has, further by their shifts; 0 where it has none."""
+    result = np.zeros(len(starts), np.int64)
+    inside = np.flatnonzero((starts + shifts >= 0) & (starts + shifts + by.unit <= len(base)))
+    alike = _looked_at_in(target, starts[inside], by) == _looked_at_in(base, starts[inside] + shifts[inside], by)
+    result[inside] = alike.sum(axis=1) * _LOOKED_AT // alike.shape[1]
     return result
+
+
+def _looked_at_in(view: Bytes, places: Numbers, by: Grain) -> Unsigned:
+    """What is looked at of units that begin at some places, shape (units, 16 or fewer)."""
+    size = by.unit // by.width
+    found = np.zeros((len(places), min(size, _LOOKED_AT)), f"<u{by.width}")
+    for part, begin, which in windows(view, places, np.full(len(places), by.unit)):
+        units = _spread(sliding_window_view(elements(part[: len(part) // by.width * by.width], by.width), size))
+        found[which] = units[(places[which] - begin) // by.width] >> found.dtype.type(by.ignored_bits)
+    return found

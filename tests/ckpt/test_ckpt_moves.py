@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ckpt
-from ckpt.deltas.moves import Grain, moves
+from ckpt.deltas.moves import FEW_ANCHORS, Grain, moves
 from ckpt.format.dtypes import torch_dtype
 from ckpt.proto.delta_pb2 import Delta
 from tests.ckpt.equality import same
@@ -112,6 +112,16 @@ def test_a_table_that_grew_is_found_although_all_of_it_was_trained_far(tmp_path:
     delta = made_in(tmp_path, {"w": old}, {"w": torch.cat([plain[:1234], randn(20, COLUMNS, seed=5), plain[1234:]])})
 
     assert frame_bytes(delta) < 1.02 * frame_bytes(reference) + 30 * ROW_BYTES
+
+
+def test_single_rows_in_any_order_are_found_however_many_there_are(tmp_path: Path) -> None:
+    """More of them than are remembered at first, of which every second one would be found."""
+    old = randn(FEW_ANCHORS + 999, 32).bfloat16()
+    order = torch.randperm(len(old), generator=torch.Generator().manual_seed(3))
+
+    delta = made_in(tmp_path, {"w": old}, {"w": old[order]})
+
+    assert frame_bytes(delta) < 4 * len(old)  # 18 bits for each would tell any order
 
 
 def test_a_layer_inserted_into_a_stack_costs_the_layer(tmp_path: Path) -> None:
@@ -237,6 +247,21 @@ def test_finding_takes_little_memory_however_many_rows_there_are() -> None:
     tracemalloc.stop()
     assert found.known_bytes() > target.nbytes - 3996 - 2 * 64
     assert peak < 40 << 20  # 26 MiB; with every row remembered 91
+
+
+def test_finding_rows_in_any_order_takes_little_memory_too() -> None:
+    noise = np.random.default_rng(0)
+    base = noise.integers(0, 1 << 32, (1 << 20, 16), np.uint32)
+    target = base[noise.permutation(len(base))]
+    tracemalloc.start()
+
+    found = moves(memoryview(base.view(np.uint8).reshape(-1)), memoryview(target.view(np.uint8).reshape(-1)),
+                  Grain(unit=64, width=4, ignored_bits=23), first_shift=0, last_shift=0)  # fmt: skip
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.known_bytes() == target.nbytes
+    assert peak < 128 << 20  # 112 MiB
 
 
 def test_neighbours_of_a_cut_are_told_apart_by_what_they_hold() -> None:

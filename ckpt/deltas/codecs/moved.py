@@ -9,6 +9,7 @@ since the last one, u32 its size, u64 where in the base it begins); then what th
 """
 
 import struct
+from collections.abc import Iterator
 from importlib import import_module
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ _MODULES = {number: f"ckpt.deltas.codecs.{name}" for name, number in WITHIN.item
 _HEAD = struct.Struct("<BI")
 _RUN = np.dtype([("gap", "<u4"), ("size", "<u4"), ("source", "<u8")])
 _BYTES_PER_RUN = 64  # of a frame, at least, but for the first and the last
+_WINDOW_BYTES = 4 << 20
+_Window = tuple[memoryview, int, NDArray[np.int64]]
 
 
 class Runs(NamedTuple):
@@ -56,13 +59,31 @@ class Runs(NamedTuple):
         return set(np.unique(np.minimum(first[:, None] + np.arange(longest), last[:, None])).tolist())
 
 
+def windows(view: Bytes, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[_Window]:
+    """Parts of a view that hold runs of it, in any order; ascending, and let go of when the next one is asked for.
+
+    Of each its bytes, where it begins, and which runs lie in it.
+    """
+    order = np.argsort(places, kind="stable")
+    ascending = places[order]
+    first = 0
+    while first < len(order):
+        begin = int(ascending[first])
+        last = int(np.searchsorted(ascending, begin + _WINDOW_BYTES))
+        which = order[first:last]
+        part = view[begin : int((places[which] + sizes[which]).max())]
+        yield part, begin, which
+        forget(part)
+        first = last
+
+
 def gathered(base: Bytes, runs: Runs, size: int) -> bytearray:
     """The runs in their places among ``size`` zeros."""
     result = bytearray(size)
-    for place, length, source in zip(*(column.tolist() for column in runs), strict=True):
-        part = base[source : source + length]
-        result[place : place + length] = part
-        forget(part)  # or all of a base whose rows are in any order would stay mapped
+    into = memoryview(result)
+    for part, begin, which in windows(base, runs.sources, runs.sizes):
+        for place, length, source in zip(*(column[which].tolist() for column in runs), strict=True):
+            into[place : place + length] = part[source - begin : source - begin + length]
     return result
 
 
