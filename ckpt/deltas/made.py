@@ -16,7 +16,6 @@ from ckpt.deltas.delta import Frame, Operation
 from ckpt.deltas.patches import Patches
 from ckpt.deltas.sides import Bytes, Side
 from ckpt.deltas.wire import WIDTHS
-from ckpt.disk.folder import forget
 from ckpt.errors import CorruptFrameError
 from ckpt.format.digests import Chunks, chunk_range, sha256, text
 from ckpt.format.manifest import Manifest
@@ -98,8 +97,6 @@ class Decoded:
             while sum(frame.size for frame in self._kept) > _KEPT_BYTES:
                 self._kept.popitem(last=False)
             found = memoryview(self.patches.decode(frame, base))
-            if isinstance(base, memoryview):
-                forget(base[frame.base_offset : frame.base_offset + frame.base_size])
         self._kept[frame] = found
         return found
 

@@ -68,9 +68,12 @@ class Patches:
 
 
 def _decoded(frame: Frame, base: Part, encoded: memoryview) -> bytes | bytearray:
-    if frame.codec == "moved":  # of a base that may be long it takes no more than it makes
+    if frame.codec == "moved":  # of a base that may be long it takes no more than it makes, and lets go of it
         return moved.decode(base, encoded, width=frame.width, size=frame.size)
-    return codec(frame.codec).decode(base[:], encoded, width=frame.width, size=frame.size)
+    view = base[:]
+    decoded = codec(frame.codec).decode(view, encoded, width=frame.width, size=frame.size)
+    forget(view)
+    return decoded
 
 
 def patches_in(folder: Folder, trust: Trust | None) -> Patches:

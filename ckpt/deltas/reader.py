@@ -148,7 +148,6 @@ def _blocks(
         if to_come and frame is to_come[0]:
             to_come.popleft()
             yield memoryview(decoded.take(frame, base, then=to_come))
-            forget(base[frame.base_offset : frame.base_offset + frame.base_size])
         else:
             block = found.left[frame.offset : reached]
             yield block
