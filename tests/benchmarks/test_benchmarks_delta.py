@@ -64,21 +64,19 @@ def test_every_pair_has_a_stage_and_names_stay() -> None:
     }
     for name, pair in SPEED.items():
         assert found[name] == {
-<<<<<<< HEAD
             f"encode 1024 MiB {pair}": [
                 "ckpt.diff",
                 "ckpt.diff without contextual",
                 "compare alone, one thread",
                 "hashlib over both, one thread",
             ],
-            f"decode into memory 1024 MiB {pair}": ["ckpt.apply", "ckpt.apply without contextual", "hashlib, all cores"],
+            f"decode into memory 1024 MiB {pair}": [
+                "ckpt.apply",
+                "ckpt.apply without contextual",
+                "hashlib, all cores",
+            ],
             f"apply to a folder 1024 MiB {pair}": ["ckpt.apply", "ckpt.apply without contextual", "write + fsync"],
-=======
-            f"encode 1024 MiB {pair}": ["ckpt.diff", "compare alone, one thread", "hashlib over both, one thread"],
-            f"decode into memory 1024 MiB {pair}": ["ckpt.apply", "hashlib, all cores"],
-            f"apply to a folder 1024 MiB {pair}": ["ckpt.apply", "write + fsync"],
             **LIVE.get(name, {}),
->>>>>>> a4e2038 (wip-tree)
         }
     for name in ("memory", "memory-8x"):
         assert found[name] == {f"extra memory, {name}": ["ckpt.diff", "ckpt.apply"]}
