@@ -26,6 +26,8 @@ class Patches:
     def decode(self, frame: Frame, base: Bytes) -> bytes | bytearray:
         """The bytes of a frame; its SHA-256 is checked before its decoder runs.
 
+        Pages of a base that is mapped are let go of.
+
         Raises:
             CorruptFrameError: other bytes than were written, or they decode to something else.
         """

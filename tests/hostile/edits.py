@@ -189,6 +189,20 @@ def save_pair(folder: Path) -> None:
     ckpt.diff(folder / "old", folder / "new", folder / "delta", codecs=("sparse", "planes", "bsdiff"))
 
 
+def save_moved(folder: Path) -> None:
+    """Three more deltas for the ``old`` of :func:`save_pair`: ``moved``, ``to-one``, ``chained`` of it and another."""
+    old = ckpt.load(folder / "old")
+    changes = {"rows": ([2, 0, 1], 89), "one": ([0, 1, 2], 7), "two": ([0, 1, 2], 5)}
+    for name, (order, step) in changes.items():
+        sparse = old["sparse"].reshape(3, -1)[order].reshape(-1)
+        sparse.view(torch.int16)[::step] += 1
+        ckpt.save(old | {"sparse": sparse}, folder / name)
+    ckpt.diff(folder / "old", folder / "rows", folder / "moved")
+    for before, after in (("old", "one"), ("one", "two")):
+        ckpt.diff(folder / before, folder / after, folder / f"to-{after}", codecs=("contextual",))
+    ckpt.squash([folder / "to-one", folder / "to-two"], folder / "chained")
+
+
 def refresh_frames(folder: Path, choose: Random) -> None:
     """Change bytes of one encoded frame and state its new SHA-256, so that the decoder gets to see them."""
     file = folder / "patch-00001.bin"

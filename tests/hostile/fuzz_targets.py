@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import torch
 from google.protobuf.message import DecodeError, Message
 from safetensors.torch import load_file
 
 import ckpt
-from ckpt.deltas.codecs import codec
+from ckpt.deltas.codecs import chain, codec, moved
 from ckpt.deltas.wire import MAX_GROWTH_BYTES
 from ckpt.format.digests import sha256
 from ckpt.format.names import INDEX_NAME
@@ -30,12 +31,12 @@ from ckpt.reading.payload import expected_headers
 from ckpt.signatures.statements import SIGNATURES_MAGIC, statement_from_bytes
 from tests.ckpt.equality import same
 from tests.ckpt.signers import OLD, later, noon, signatures_of, trusting
-from tests.hostile.edits import crc32_field, forge_files, mutate, put, save_pair, save_victim
+from tests.hostile.edits import crc32_field, forge_files, mutate, put, save_moved, save_pair, save_victim
 from tests.hostile.lying_envelopes import sealed
 from tests.hostile.lying_headers import HEADERS, save_plain
 
 MutateBytes = Callable[[bytes, int], bytes]  # bytes, most bytes of the outcome → other bytes
-_CODECS = ("raw", "sparse", "planes", "bsdiff", "contextual", "moved")
+_CODECS = ("raw", "sparse", "planes", "bsdiff", "contextual", "moved", "chain")
 _BASE = bytes(range(256)) * 4
 
 
@@ -222,8 +223,12 @@ def _deltas(work: Path) -> Target:
         assert made.seal == ckpt.read_delta(folder).target_seal
         shutil.rmtree(work / "made")
 
-    seed = (body_of((folder / "delta.pb").read_bytes()), (folder / "patch-00001.bin").read_bytes())
-    return Target(seeds=[seed], attack=attack, messages=(delta_pb2.Delta, None))
+    save_moved(work)
+    seeds = [
+        (body_of((made / "delta.pb").read_bytes()), (made / "patch-00001.bin").read_bytes())
+        for made in (folder, work / "moved", work / "to-one", work / "chained")
+    ]
+    return Target(seeds=seeds, attack=attack, messages=(delta_pb2.Delta, None))
 
 
 def _with_digests(body: bytes, patch: bytes) -> bytes:
@@ -245,7 +250,32 @@ def _frames(_work: Path) -> Target:
         for number, name in enumerate(_CODECS)
         for width in range(4)
     ]
+    seeds += [(bytes([_CODECS.index("moved"), width]), _moved(within, 1 << width)) for within in moved.WITHIN
+              for width in range(4)]  # fmt: skip
+    seeds += [(bytes([_CODECS.index("chain"), width]), _chain(1 << width)) for width in range(4)]
     return Target(seeds=seeds, attack=_attack_frame, messages=(None, None))
+
+
+def _moved(within: str, width: int) -> bytes:
+    """Three runs of the base in another order, something new between them."""
+    runs = moved.Runs(*np.array([[0, 512, 768], [256, 256, 256], [512, 0, 768]]))
+    gathered = moved.gathered(memoryview(_BASE), runs, len(_BASE))
+    return moved.around(runs, within, codec(within).encode(memoryview(gathered), memoryview(_BASE), width=width))
+
+
+def _chain(width: int) -> bytes:
+    """A step by each other codec: all of the bytes, then a half of them."""
+    steps = []
+    for name in _CODECS[:-1]:
+        for whole, start in ((True, 0), (False, 512)):
+            part = memoryview(_BASE)[start:]
+            read = memoryview(b"") if name == "raw" else part
+            encoded = bytes(codec(name).encode(read, part, width=width))
+            steps.append(
+                chain.Step(codec=name, width=width, read_offset=start, read_size=len(read), offset=start,
+                           size=len(part), whole=whole, encoded=encoded)
+            )  # fmt: skip
+    return chain.join(steps)
 
 
 def _attack_frame(parts: Sequence[bytes]) -> None:

@@ -6,6 +6,8 @@ from random import Random
 import pytest
 
 import ckpt
+from ckpt.deltas.codecs import CODECS
+from ckpt.proto.delta_pb2 import Delta
 from tests.hostile import fuzz_targets
 from tests.hostile.fuzz_targets import TARGETS, mutated, packed, target, unpacked
 
@@ -52,6 +54,16 @@ def test_the_first_seed_reaches_the_end(name: str, tmp_path: Path, monkeypatch: 
     harness.attack(harness.seeds[0])
 
     assert seen
+
+
+def test_codecs_of_every_kind_are_among_the_seeds(tmp_path: Path) -> None:
+    harness = target("delta", tmp_path)
+
+    deltas = [Delta.FromString(seed[0]) for seed in harness.seeds]
+
+    operations = (each for delta in deltas for each in (*delta.storages, *delta.attachments))
+    assert {frame.codec for each in operations for frame in each.frames} >= {"contextual", "moved", "chain", "bsdiff"}
+    assert set(fuzz_targets._CODECS) == set(CODECS)
 
 
 def test_an_error_of_another_kind_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
