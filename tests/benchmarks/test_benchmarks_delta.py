@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import ckpt
-from benchmarks import deltas
+from benchmarks import deltas, live_memory
 from benchmarks.__main__ import main
 from benchmarks.cases import differs
 from benchmarks.cases.bounds import bits_of
@@ -180,3 +180,16 @@ def test_a_peer_that_gives_other_bytes_is_refused(tmp_path: Path, monkeypatch: p
         call.run()
         with pytest.raises(ValueError, match="liar: base and patch give other bytes than the target's"):
             call.figures()
+
+
+def test_a_patch_in_live_memory_is_measured_and_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live_memory.measure(tmp_path, device="cpu", count=2, elements=1 << 16)
+
+    told = capsys.readouterr().out
+    assert [line.split("  ")[1] for line in told.splitlines()[2:]] == [
+        "apply, 1 threads",
+        "apply, 2 threads",
+        "apply, all threads",
+        "index_copy_ alone",
+        "copy_ of everything",
+    ]

@@ -78,10 +78,14 @@ class LivePatch:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; expected at least 1")
         self._mark(begun)
-        count = max(min(threads or os.cpu_count() or 1, len(self._writes)), 1)
+        launched = [write for write in self._writes if write.part.is_cuda]
+        for write in launched:  # by one thread: several wait for each other
+            write.put(values(write))
+        written = [write for write in self._writes if not write.part.is_cuda]
+        count = max(min(threads or os.cpu_count() or 1, len(written)), 1)
 
         def some(first: int) -> None:
-            for write in self._writes[first::count]:
+            for write in written[first::count]:
                 write.put(values(write))
 
         if count > 1:
@@ -89,7 +93,7 @@ class LivePatch:
                 list(pool.map(some, range(count)))
         else:
             some(0)
-        for device in {write.part.device for write in self._writes if write.part.is_cuda}:
+        for device in {write.part.device for write in launched}:
             torch.cuda.synchronize(device)
         self._mark(done)
 
