@@ -26,7 +26,7 @@ def apply(*, work: Path, shared: Path, threads: int, device: str = "cpu") -> Ite
     """The target's values over the base; figures: bytes that the patch keeps, and of all tensors."""
     live = ckpt.load(shared / "base", device=device, mmap=False)
     manifest = ckpt.read_manifest(shared / "base")
-    patch = ckpt.stage(shared / "delta", live, manifest=manifest)
+    patch = ckpt.stage(shared / "all", live, manifest=manifest)
     patch.apply()
     patch.undo()
 

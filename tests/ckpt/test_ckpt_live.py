@@ -309,18 +309,17 @@ def test_a_module_s_parameters_are_written_where_they_are(tmp_path: Path) -> Non
     assert same(dict(model.state_dict()), dict(other.state_dict()))
 
 
-def test_the_smaller_form_is_kept(tmp_path: Path) -> None:
-    size = 3_000_000
-    old = {"few": torch.zeros(size, dtype=torch.bfloat16), "all": torch.zeros(size, dtype=torch.bfloat16)}
-    new = copy_of(old)
-    new["few"][::100] = 1
-    new["all"][:] = torch.randn(size)
-    new["all"][new["all"] == 0] = 1
-    (delta,) = deltas_of(tmp_path, old, new)
+@pytest.mark.parametrize(("changed", "kept_bytes"), [(1, 8), (2, 16), (3, 20), (5, 20)])
+def test_the_smaller_form_is_kept(changed: int, kept_bytes: int, tmp_path: Path) -> None:
+    fifths = 300_000
+    old = torch.zeros(5 * fifths, dtype=torch.bfloat16)
+    new = old.clone()
+    new.view(fifths, 5)[:, :changed] = 1
+    (delta,) = deltas_of(tmp_path, {"w": old}, {"w": new})
 
-    patch = ckpt.stage(delta, copy_of(old), manifest=manifest(tmp_path, 0))
+    patch = ckpt.stage(delta, {"w": old}, manifest=manifest(tmp_path, 0))
 
-    assert patch.size_bytes == size // 100 * 8 + size * 4
+    assert patch.size_bytes == fifths * kept_bytes
 
 
 def test_on_a_device_a_storage_is_written_by_one_call(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -722,3 +721,40 @@ def test_a_writer_killed_at_any_point_leaves_what_the_record_mends() -> None:
     told = json.loads(done.stdout)
     assert told["rounds"] == 30
     assert told["torn"] > 0  # memory that was neither the base nor the target
+
+
+# Prints by how much the peak grew while a delta of 1 % was staged over so many MiB, beyond what the patch keeps.
+_STAGING = """
+import os, sys
+from pathlib import Path
+import torch
+import ckpt
+from tests.hostile.peaks import peak_bytes
+
+folder, size_mib = Path(sys.argv[1]), int(sys.argv[2])
+os.cpu_count = lambda: 16
+torch.manual_seed(0)
+live = {"w": torch.randn(size_mib << 19).bfloat16()}
+manifest = ckpt.save(live, folder / "base")
+live["w"].view(torch.int16)[::100] += 1
+ckpt.save(live, folder / "target")
+live["w"].view(torch.int16)[::100] -= 1
+ckpt.diff(folder / "base", folder / "target", folder / "delta", codecs=["sparse"])
+Path("/proc/self/clear_refs").write_text("5")
+before = peak_bytes()
+patch = ckpt.stage(folder / "delta", live, manifest=manifest)
+print(peak_bytes() - before - patch.size_bytes)
+"""
+
+
+def test_staging_takes_some_frames_beside_what_is_kept_however_large_the_memory(tmp_path: Path) -> None:
+    grown_mib = []
+    for size_mib in (64, 256):
+        arguments = [str(tmp_path / f"{size_mib}"), f"{size_mib}"]
+        done = subprocess.run([sys.executable, "-c", _STAGING, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        grown_mib.append(int(done.stdout) / (1 << 20))
+
+    small, large = grown_mib
+    assert large <= 192
+    assert large <= small + 64  # four times the memory
