@@ -5,7 +5,8 @@
 The folded weight and bias become formulas over the checkpoint's tensors; no number is computed here. Each batch norm is
 either folded or refused with a reason. The graph is functional, so nothing is written between the two operators; what
 is left to check: the intermediate has one reader, the weight serves nobody else, every part is a stored constant, the
-statistics are those of evaluation mode, and the normalised axis is the layer's output channel.
+statistics are those of evaluation mode, and the normalised axis is the layer's output channel. A transposed convolution
+keeps its output channels on the weight's axis 1, those of each group by themselves.
 """
 
 import operator
@@ -23,9 +24,6 @@ from compiler.specs import row_major
 
 _EVALUATION: Final = "aten._native_batch_norm_legit_no_training.default"
 _BATCH_STATISTICS: Final = "aten._native_batch_norm_legit.no_stats"
-_TRANSPOSED: Final = frozenset(
-    {"aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"}
-)
 # All of these take (input, weight, bias, …) and keep output channels on the weight's axis 0 and the result's axis 1.
 _LAYERS: Final = frozenset(
     {
@@ -35,17 +33,27 @@ _LAYERS: Final = frozenset(
         "aten.conv2d.padding",
         "aten.conv3d.default",
         "aten.conv3d.padding",
-        "aten.convolution.default",
         "aten.linear.default",
     }
 )
+# Operator → which argument is the number of groups; the weight's shape is (in, out ÷ groups, …).
+_TRANSPOSED: Final = {
+    "aten.conv_transpose1d.default": 6,
+    "aten.conv_transpose2d.input": 6,
+    "aten.conv_transpose3d.input": 6,
+}
+_CONVOLUTION: Final = "aten.convolution.default"  # either, as its argument 6 says; groups are argument 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Site:
-    """A batch norm that may be folded: the layer before it and the constants of both."""
+    """A batch norm that may be folded: the layer before it and the constants of both.
+
+    ``groups`` are those of a transposed convolution, None for any other layer.
+    """
 
     layer: fx.Node
+    groups: int | None
     result: fx.Node
     weight: Constant
     bias: Constant | None
@@ -98,6 +106,7 @@ def _legal_site(norm: fx.Node, graph: Graph) -> _Site:
     assert isinstance(eps, float), "the schema says float"
     return _Site(
         layer=layer,
+        groups=_transposed_groups(layer),
         result=result,
         weight=weight,
         bias=bias,
@@ -121,9 +130,7 @@ def _only_result(norm: fx.Node) -> fx.Node:
 
 def _legal_layer(layer: Any, result: fx.Node) -> fx.Node:
     name = operators.name_of(layer.target) if layer.op == "call_function" else layer.op
-    if name in _TRANSPOSED or (name == "aten.convolution.default" and layer.args[6]):
-        raise _RefusedError(Reason.TRANSPOSED, f"{layer.name} is a transposed convolution")
-    if name not in _LAYERS:
+    if name not in _LAYERS and name not in _TRANSPOSED and name != _CONVOLUTION:
         raise _RefusedError(Reason.UNSUPPORTED_PRODUCER, f"it follows {layer.name}")
     if len(layer.users) != 1:
         raise _RefusedError(Reason.OTHER_USE, f"{layer.name} is read by {len(layer.users)} operators")
@@ -133,6 +140,16 @@ def _legal_layer(layer: Any, result: fx.Node) -> fx.Node:
     if before.dtype != after.dtype:
         raise _RefusedError(Reason.DTYPE_CHANGE, f"{before.dtype} becomes {after.dtype}")
     return layer  # type: ignore[no-any-return]
+
+
+def _transposed_groups(layer: fx.Node) -> int | None:
+    name = operators.name_of(layer.target)
+    if name == _CONVOLUTION:
+        return int(layer.args[8]) if layer.args[6] else None  # type: ignore[arg-type]
+    if name not in _TRANSPOSED:
+        return None
+    place = _TRANSPOSED[name]
+    return int(layer.args[place]) if len(layer.args) > place else 1  # type: ignore[arg-type]
 
 
 def _constant(node: Any, graph: Graph, otherwise: Reason) -> Constant:
@@ -151,7 +168,7 @@ def _rewrite(found: _Site, graph: Graph) -> None:
     old_weight = layer.args[1]
     assert isinstance(old_weight, fx.Node), "a constant is a placeholder"
     value = old_weight.meta["val"]
-    weight, bias = found.weight, (found.weight.shape[0],)
+    weight, bias = found.weight, (_channels(found),)
     new_weight = _add_constant(
         graph,
         Constant(
@@ -193,12 +210,28 @@ def _formulas(found: _Site) -> tuple[Formula, Formula]:
     scale = (found.variance.formula + found.eps).rsqrt()
     if found.gamma is not None:
         scale = found.gamma.formula * scale
-    weight = found.weight.formula * scale.reshape((found.weight.shape[0],) + (1,) * (len(found.weight.shape) - 1))
+    weight = _scaled(found, scale)
     if found.bias is not None:
         shift = (found.bias.formula - found.mean.formula) * scale
         return weight, shift if found.beta is None else shift + found.beta.formula
     shift = found.mean.formula * scale
     return weight, -shift if found.beta is None else found.beta.formula - shift
+
+
+def _channels(found: _Site) -> int:
+    return found.weight.shape[0] if found.groups is None else found.weight.shape[1] * found.groups
+
+
+def _scaled(found: _Site, scale: Formula) -> Formula:
+    """The weight with each output channel times its scale."""
+    weight, shape = found.weight.formula, found.weight.shape
+    if found.groups is None:
+        return weight * scale.reshape((shape[0],) + (1,) * (len(shape) - 1))
+    each, kernel = shape[1], shape[2:]
+    if found.groups == 1:
+        return weight * scale.reshape((1, each, *(1 for _ in kernel)))
+    grouped = weight.reshape((found.groups, shape[0] // found.groups, each, *kernel))
+    return (grouped * scale.reshape((found.groups, 1, each, *(1 for _ in kernel)))).reshape(shape)
 
 
 def _add_constant(graph: Graph, constant: Constant, value: torch.Tensor) -> fx.Node:

@@ -13,7 +13,7 @@ class Reason(StrEnum):
     BATCH_STATISTICS = "batch_statistics"  # the statistics are the batch's own: training mode, or none are stored
     STATISTICS_NOT_CONSTANT = "statistics_not_constant"  # statistics or affine parameters are computed, not stored
     UNSUPPORTED_PRODUCER = "unsupported_producer"  # what feeds the normalisation is no convolution or linear layer
-    TRANSPOSED = "transposed"  # a transposed convolution keeps its output channels elsewhere
+    TRANSPOSED = "transposed"  # a transposed convolution; programs of before it was folded may hold this
     CHANNEL_AXIS = "channel_axis"  # the normalised axis is not the producer's output channel
     DTYPE_CHANGE = "dtype_change"  # the normalisation changes the element type
 

@@ -62,6 +62,24 @@ def test_convolutions_of_any_rank_groups_and_bias_fold(
     assert len(operators(program)) == 1
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("groups", "bias", "affine"), [(1, True, True), (1, False, False), (2, False, True), (4, True, False)]
+)
+def test_transposed_convolutions_of_any_rank_groups_and_bias_fold(
+    randomised: Callable[..., nn.Module], rank: int, groups: int, bias: bool, affine: bool
+) -> None:
+    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[rank - 1]
+    conv = kind(4, 8, 3, stride=2, padding=1, output_padding=1, groups=groups, bias=bias)
+    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[rank - 1](8, affine=affine)
+    model = randomised(nn.Sequential(conv, norm))
+
+    program = compiled(model, torch.randn(2, 4, *(5,) * rank))
+
+    assert program.report.count("fold_batchnorm") == 1
+    assert len(operators(program)) == 1
+
+
 def test_linear_and_batch_norm_fold(randomised: Callable[..., nn.Module]) -> None:
     model = randomised(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU()))
 
@@ -167,7 +185,6 @@ class Unbatched(SharedConv):
         (NormFirst(), Reason.UNSUPPORTED_PRODUCER),
         (Unbatched(), Reason.CHANNEL_AXIS),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)), Reason.BATCH_STATISTICS),
-        (nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4)), Reason.TRANSPOSED),
         (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm2d(3)), Reason.CHANNEL_AXIS),
     ],
     ids=lambda value: str(value) if isinstance(value, Reason) else type(value).__name__,
