@@ -15,6 +15,7 @@ class Reason(StrEnum):
     UNSUPPORTED_PRODUCER = "unsupported_producer"  # what feeds the normalisation is no convolution or linear layer
     TRANSPOSED = "transposed"  # a transposed convolution; programs of before it was folded may hold this
     CHANNEL_AXIS = "channel_axis"  # the normalised axis is not the producer's output channel
+    ALIAS = "alias"  # two outputs would come to share memory
     DTYPE_CHANGE = "dtype_change"  # the normalisation changes the element type
 
 
