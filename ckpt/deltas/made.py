@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from ckpt.deltas.codecs.integers import add
+from ckpt.deltas.codecs.integers import WIDTHS, add
 from ckpt.deltas.delta import Frame, Operation
 from ckpt.deltas.patches import Patches
 from ckpt.deltas.sides import Bytes, Side
-from ckpt.deltas.wire import WIDTHS
 from ckpt.errors import CorruptFrameError
 from ckpt.format.digests import Chunks, chunk_range, sha256, text
 from ckpt.format.manifest import Manifest

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ckpt.deltas.codecs import codec
+from ckpt.deltas.codecs.integers import WIDTHS
 from ckpt.deltas.delta import Action, Delta, Frame, Operation, Patch
 from ckpt.disk.folder import Folder, reading
 from ckpt.errors import FormatError, VersionError
@@ -25,7 +26,6 @@ from ckpt.proto import delta_pb2 as pb
 
 MAX_FRAME_BYTES = 16 << 20  # decoding one takes a few times as much memory
 MAX_GROWTH_BYTES = 4 << 10  # of an encoded frame over what it decodes to
-WIDTHS = (1, 2, 4, 8)
 
 
 def read_delta(path: Path | str) -> Delta:

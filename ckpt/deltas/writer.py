@@ -15,12 +15,13 @@ import numpy as np
 import zstandard
 
 from ckpt.deltas.codecs import CODECS, bsdiff, moved
+from ckpt.deltas.codecs.integers import WIDTHS
 from ckpt.deltas.delta import Action, Delta, Frame, Operation, Patch
 from ckpt.deltas.encoding import BYTES, NOTHING, Elements, FrameWriter, Run
 from ckpt.deltas.moves import Moves, find_moves
 from ckpt.deltas.notes import Notes
 from ckpt.deltas.sides import Bytes, Side
-from ckpt.deltas.wire import WIDTHS, patch_name, read_delta, to_bytes
+from ckpt.deltas.wire import patch_name, read_delta, to_bytes
 from ckpt.disk.commit import keep_only, staged, write_file
 from ckpt.disk.folder import forget
 from ckpt.disk.hashing import Progress

@@ -73,7 +73,8 @@ def mutated(target: Target, data: bytes, mutate_bytes: MutateBytes, *, seed: int
     else:
         room = most - sum(len(part) + 4 for part in parts) + len(parts[index])
         parts[index] = mutate_bytes(parts[index], max(room, 1))
-    return packed(parts)
+    made = packed(parts)
+    return made if len(made) <= most else data  # more ends the fuzzer
 
 
 def target(name: str, work: Path) -> Target:

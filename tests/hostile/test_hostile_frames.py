@@ -126,6 +126,14 @@ ENCODED: dict[str, tuple[str, bytes]] = {
         "chain",
         step(codec="planes", width=8, read_size=32, encoded=join([bytes(8)] * 8)),
     ),
+    "a step of elements of 0 bytes": (
+        "chain",
+        step(codec="sparse", width=0, read_size=64, encoded=struct.pack("<I", 0) + join([b""])),
+    ),
+    "a step of elements of 6 bytes": (
+        "chain",
+        step(codec="sparse", width=6, read_size=64, encoded=struct.pack("<I", 0) + join([b""] * 8)),
+    ),
     "a chain cut short": ("chain", step()[:-1]),
     "bytes after the last step": ("chain", step() + b"x"),
     "more steps than bytes": ("bsdiff", bsdiff(steps(*[(0, 0, 0)] * 65), bytes(64), b"")),
@@ -151,6 +159,17 @@ def test_a_decoder_refuses(name: str) -> None:
 
     with pytest.raises(ValueError, match=r"\S"):
         codec(kind).decode(memoryview(bytes(64)), memoryview(encoded), width=2, size=64)
+
+
+@pytest.mark.parametrize("width", [0, 3, 6, 255])
+@pytest.mark.parametrize("name", ["contextual", "sparse", "planes", "moved"])
+def test_elements_of_another_width_are_refused(name: str, width: int) -> None:
+    encoded = codec(name).encode(memoryview(bytes(60)), memoryview(bytes(60)), width=2)
+    empty = struct.pack("<I", 0) + join([b""] * (2 + width))  # sparse of no change at all
+
+    for lie in (encoded, empty):
+        with pytest.raises(ValueError, match=r"\S"):
+            codec(name).decode(memoryview(bytes(60)), memoryview(lie), width=width, size=60)
 
 
 def test_a_run_of_the_whole_target_is_not_refused() -> None:

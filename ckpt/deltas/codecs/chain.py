@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ckpt.deltas import codecs
+from ckpt.deltas.codecs.integers import WIDTHS
 
 REVERSIBLE = False
 MAX_STEPS = 64
@@ -84,6 +85,8 @@ def steps_of(encoded: memoryview) -> list[Step]:
             raise ValueError(f"a step by '{name[:40]}'")
         width, read_offset, read_size, offset, size, whole, stored = _HEAD.unpack_from(rest)
         data, rest = rest[_HEAD.size : _HEAD.size + stored], rest[_HEAD.size + stored :]
+        if width not in WIDTHS:
+            raise ValueError(f"a step of elements of {width} bytes")
         if len(data) != stored or whole > 1 or (whole and offset) or not 0 < size <= _MAX_BYTES:
             raise ValueError(f"a step of {len(data)} bytes for {size} at {offset}")
         if codecs.codec(name).REVERSIBLE and read_size != size:

@@ -23,6 +23,8 @@ _SIGNED: dict[int, np.dtype[np.signedinteger[Any]]] = {
     8: np.dtype("<i8"),
 }
 
+WIDTHS = tuple(_UNSIGNED)
+
 
 def elements(data: memoryview | bytes | bytearray, width: int) -> Unsigned:
     """The bytes as elements, without a copy.
@@ -61,7 +63,13 @@ def to_planes(values: Unsigned) -> list[bytes]:
 
 
 def from_planes(planes: list[bytes], width: int) -> Unsigned:
-    """The inverse of :func:`to_planes`."""
+    """The inverse of :func:`to_planes`.
+
+    Raises:
+        ValueError: the width is none of 1, 2, 4, 8.
+    """
+    if width not in _UNSIGNED:
+        raise ValueError(f"elements of {width} bytes")
     grid = np.empty((len(planes[0]), width), np.uint8)
     for plane, data in enumerate(planes):
         grid[:, plane] = np.frombuffer(data, np.uint8)
