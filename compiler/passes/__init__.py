@@ -9,17 +9,17 @@ from typing import Final
 
 from compiler.graph import Graph
 from compiler.passes.batchnorm import fold_batchnorm
-from compiler.passes.common import merge_common
 from compiler.passes.dead import remove_dead
 from compiler.passes.identity import remove_identities
+from compiler.passes.repeated import merge_repeated
 from compiler.passes.report import Change, PassReport, Reason, Refusal
 
 __all__ = ["PASSES", "Change", "PassReport", "Reason", "Refusal", "run_passes"]
 
 Pass = Callable[[Graph], tuple[Graph, PassReport]]
 
-# Norms before what is common: a layer that two norms read could fold neither.
-PASSES: Final[tuple[Pass, ...]] = (remove_identities, fold_batchnorm, merge_common, remove_dead)
+# Norms before what is repeated: a layer that two norms read could fold neither.
+PASSES: Final[tuple[Pass, ...]] = (remove_identities, fold_batchnorm, merge_repeated, remove_dead)
 
 
 def run_passes(graph: Graph) -> tuple[Graph, tuple[PassReport, ...]]:

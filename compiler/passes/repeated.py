@@ -15,7 +15,7 @@ from compiler.graph import Graph, site
 from compiler.passes.report import Change, PassReport, Reason, Refusal
 
 
-def merge_common(graph: Graph) -> tuple[Graph, PassReport]:
+def merge_repeated(graph: Graph) -> tuple[Graph, PassReport]:
     """Let the readers of a repeated operator read the first one."""
     result = graph.copy()
     exposed = set(_exposed(result.fx))
@@ -37,7 +37,7 @@ def merge_common(graph: Graph) -> tuple[Graph, PassReport]:
         changes.append(Change(site=site(node), what=f"{node.name} is {before.name} again"))
         if node in exposed:
             exposed.add(before)
-    return result, PassReport(name="merge_common", changes=tuple(changes), refusals=tuple(refusals))
+    return result, PassReport(name="merge_repeated", changes=tuple(changes), refusals=tuple(refusals))
 
 
 def _key(node: fx.Node) -> Hashable:

@@ -29,14 +29,14 @@ def count(program: compiler.Program) -> int:
 
 
 def refusals(program: compiler.Program) -> list[Reason]:
-    (merge,) = [entry for entry in program.report.passes if entry.name == "merge_common"]
+    (merge,) = [entry for entry in program.report.passes if entry.name == "merge_repeated"]
     return [refusal.reason for refusal in merge.refusals]
 
 
 def test_an_operator_on_the_same_arguments_is_computed_once() -> None:
     program = compiled(lambda x: functional.gelu(x) * 2 + functional.gelu(x) * 2)
 
-    assert program.report.count("merge_common") == 2
+    assert program.report.count("merge_repeated") == 2
     assert [node.operator for node in program.definition.nodes] == [
         "aten.gelu.default",
         "aten.mul.Tensor",
@@ -58,7 +58,7 @@ def test_other_arguments_are_another_value(function: Callable[[Tensor], Tensor])
     program = compiled(function)
 
     before = [node.operator for node in program.definition.nodes]
-    assert program.report.count("merge_common") == (1 if before.count("aten.flip.default") else 0)
+    assert program.report.count("merge_repeated") == (1 if before.count("aten.flip.default") else 0)
 
 
 def test_two_outputs_do_not_become_one_tensor() -> None:
@@ -76,18 +76,18 @@ def test_nor_do_two_views() -> None:
     program = compiled(lambda x: (torch.relu(x).view(12), torch.relu(x).view(3, 4)))
 
     assert refusals(program) == [Reason.ALIAS]
-    assert program.report.count("merge_common") == 0
+    assert program.report.count("merge_repeated") == 0
 
 
 def test_an_output_may_be_read_inside_too() -> None:
     program = compiled(lambda x: (torch.relu(x), torch.relu(x) + 1))
 
-    assert program.report.count("merge_common") == 1
+    assert program.report.count("merge_repeated") == 1
     assert refusals(program) == []
 
 
 def test_merging_again_changes_nothing() -> None:
     once = compiled(lambda x: torch.exp(x + 1) + torch.exp(x + 1) + torch.exp(x + 1))
 
-    assert once.report.count("merge_common") == 4
+    assert once.report.count("merge_repeated") == 4
     assert count(once) == 4
