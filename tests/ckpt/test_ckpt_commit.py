@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,16 @@ ckpt.adopt(folder / "given" / "x.safetensors")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user and give a folder to any group")
-def test_owner_group_and_permissions_are_those_of_the_writer_and_of_the_folder_above(tmp_path: Path) -> None:
+def test_owner_group_and_permissions_are_those_of_the_writer_and_of_the_folder_above() -> None:
     """Whatever stood there before, and whatever a file that is taken over had."""
-    folder, given = tmp_path / "run", tmp_path / "run" / "given"
+    # Not below tmp_path: whenever a pytest starts it closes the folders above that to other users.
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        _owned_in(Path(place))
+
+
+def _owned_in(place: Path) -> None:
+    folder, given = place / "run", place / "run" / "given"
     ckpt.save({"w": torch.zeros(1)}, folder / "replaced")
     given.mkdir()
     (given / "note").write_text("private")
@@ -151,8 +159,6 @@ def test_owner_group_and_permissions_are_those_of_the_writer_and_of_the_folder_a
     for path in (folder, given):
         os.chown(path, NOBODY, GROUP)
         path.chmod(0o2770)  # setgid: what is made inside has the folder's group
-    for parent in (tmp_path, *tmp_path.parents[:-2]):
-        parent.chmod(0o755)
 
     subprocess.run([sys.executable, "-B", "-c", _OWNED, str(folder), str(NOBODY)], check=True, timeout=120)
 
