@@ -15,7 +15,7 @@ from ckpt.format.digests import sha256
 
 SAMPLE_BYTES = 64 << 10
 _WINDOW_BYTES = 4 << 10
-_AHEAD_BYTES = 128 << 20  # of base and target, given to the encoders and not yet written
+_AHEAD_BYTES = 64 << 20  # of base and target, given to the encoders and not yet written: each takes a few times as much
 
 
 class Elements(NamedTuple):

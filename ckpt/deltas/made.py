@@ -15,6 +15,7 @@ from ckpt.deltas.codecs.integers import WIDTHS, add
 from ckpt.deltas.delta import Frame, Operation
 from ckpt.deltas.patches import Patches
 from ckpt.deltas.sides import Bytes, Side
+from ckpt.disk.folder import forget
 from ckpt.errors import CorruptFrameError
 from ckpt.format.digests import Chunks, chunk_range, sha256, text
 from ckpt.format.manifest import Manifest
@@ -138,7 +139,12 @@ class Run:
                 start = stop
         if start < end:
             parts.append(self.base[start:end])
-        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        if len(parts) == 1:
+            return parts[0]
+        joined = memoryview(b"".join(parts))
+        for copied in parts:
+            forget(copied)
+        return joined
 
     def _of(self, frame: Frame, start: int, stop: int) -> memoryview:
         """Bytes ``start`` … ``stop`` of the target, which a frame makes."""
@@ -148,7 +154,9 @@ class Run:
             raise self.decoded.patches.bad(frame, f"a base of {len(self.base)} bytes", f"{frame.offset + frame.size}")
         first = start // max(WIDTHS) * max(WIDTHS)  # whole elements
         last = min(-(-stop // max(WIDTHS)) * max(WIDTHS), frame.offset + frame.size)
-        result = bytearray(self.base[first:last])
+        before = self.base[first:last]
+        result = bytearray(before)
+        forget(before)
         add(result, self.decoded.difference(frame)[first - frame.offset : last - frame.offset], width=frame.width)
         return memoryview(result)[start - first : stop - first]
 

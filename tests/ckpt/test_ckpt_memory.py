@@ -1,4 +1,4 @@
-"""What saving and verifying take beside the state: at most 64 MiB, however large it is, on 16 cores as on 2."""
+"""What saving, verifying and deltas take: a bounded part, however large the state is."""
 
 import subprocess
 import sys
@@ -52,3 +52,53 @@ def test_a_state_eight_times_as_large_takes_no_more_memory_beside_it(call: str, 
     small, large = grown_mib
     assert large <= 64
     assert large <= small + 40  # which is what all cores have in hand at once
+
+
+# Prints by how much the peak grew while a delta of so many MiB was made, applied or inverted: blocks of rows that moved
+# and were trained, of which no chunk is as it was.
+_DELTA_CHILD = """
+import ctypes, os, sys
+from pathlib import Path
+import torch
+import ckpt
+from tests.hostile.peaks import peak_bytes
+
+call, path, size_mib = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+os.cpu_count = lambda: 2
+rows = torch.randint(0, 1 << 15, (size_mib << 8, 2048), dtype=torch.int16, generator=torch.Generator().manual_seed(0))
+ckpt.save({"w": rows}, path / "old")
+parts = rows.split(1111)
+moved = torch.cat([parts[(7 * number) % len(parts)] for number in range(len(parts))])
+moved[:, ::3] ^= 1
+ckpt.save({"w": moved}, path / "new")
+del rows, parts, moved
+calls = {
+    "diff": lambda: ckpt.diff(path / "old", path / "new", path / "delta"),
+    "apply": lambda: ckpt.apply(path / "old", path / "delta", path / "made"),
+    "invert": lambda: ckpt.invert(path / "delta", path / "back", base=path / "old"),
+}
+if call != "diff":
+    calls["diff"]()
+ctypes.CDLL(None).malloc_trim(0)  # what is free would hide what is taken
+Path("/proc/self/clear_refs").write_text("5")
+before = peak_bytes()
+calls[call]()
+print(peak_bytes() - before)
+"""
+
+
+@pytest.mark.parametrize("call", ["diff", "apply", "invert"])
+def test_a_delta_four_times_as_large_takes_no_more_memory(call: str, tmp_path: Path) -> None:
+    grown_mib = []
+    for size_mib in (64, 256):
+        (tmp_path / str(size_mib)).mkdir()
+        arguments = [call, str(tmp_path / str(size_mib)), str(size_mib)]
+        done = subprocess.run(
+            [sys.executable, "-c", _DELTA_CHILD, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        grown_mib.append(int(done.stdout) / MIB)
+
+    small, large = grown_mib
+    assert large <= 256
+    assert large <= small + 64, grown_mib
