@@ -288,12 +288,13 @@ def _patch_frames(
         start, end = chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, after.size_bytes)
         runs, made = found.within(start, end), target[start:end]
         proofs: list[_Chunk] = []
-        own = 0 if shift is None else start + shift
-        part = base[own : own + len(made)] if shift is not None else memoryview(b"")
+        part = memoryview(b"") if shift is None else base[start + shift : end + shift]
         for chunk in sorted(runs.chunks() - proved):
             low, high = chunk_range(chunk, len(base))
-            within = own <= low and high <= own + len(part)  # then no copy of what may be one
-            data = part[low - own : high - own] if within else base[low:high]
+            if shift is not None and start + shift <= low and high <= end + shift:  # no copy of what may be one
+                data = part[low - start - shift : high - start - shift]
+            else:
+                data = base[low:high]
             if shift is not None:
                 proofs.append(_Chunk(old, partner, chunk, data))
             else:  # a row of each may be all that is used: there may be many
@@ -301,7 +302,7 @@ def _patch_frames(
                 forget(data)
         proved |= runs.chunks()
         if shift is not None:
-            place, gathered = own, None
+            place, gathered = start + shift, None
         else:
             place, gathered = runs.begin, runs.counted_from(runs.begin)
             part = memoryview(moved.gathered(base, runs, len(made)))
