@@ -19,10 +19,15 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.machine import load_average, machine_facts
 from benchmarks.running import ENVIRONMENT, run_stages
 from benchmarks.table import table
+from command_line import run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one area."""
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         failed = _measure(options, command=shlex.join(["python", "-m", "benchmarks", *(arguments or sys.argv[1:])]))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from command_line import run_command
 from compiler.errors import InvalidProgramError
 from compiler.explanation import as_text, as_values
 from compiler.program import load
@@ -17,6 +18,10 @@ from compiler.storage import PROGRAM_FILE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command."""
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m compiler", description="Look into compiled programs.")
     commands = parser.add_subparsers(dest="command", required=True)
     explain = commands.add_parser("explain", help="what was folded, what was refused and why, and how exact it is")

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from command_line import run_command
 from flows import settings, stack
 from flows.errors import FlowError, StackError
 from flows.stack import Say, foreign
@@ -22,6 +23,10 @@ from flows.terminal import Terminal, command, say_error, timed
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when all is well, 1 on an error, 2 on a call that makes no sense."""
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options, Terminal(sys.stdout).say))

@@ -25,7 +25,7 @@ class Terminal:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._moves = stream.isatty()
-        self._bar = False
+        self._bar = self._broken = False
 
     def say(self, line: str) -> None:
         """Print a line; one that tells of progress moves the bar instead, where there is one."""
@@ -33,16 +33,25 @@ class Terminal:
         if progress and progress["percent"] != "100":
             self._draw(progress["what"], int(progress["percent"]), progress["more"] or "")
             return
-        self._stream.write(f"{_CLEAR if self._bar else ''}{line}\n")
-        self._stream.flush()
+        self._write(f"{_CLEAR if self._bar else ''}{line}\n")
         self._bar = False
 
     def _draw(self, what: str, percent: int, more: str) -> None:
         filled = round(_CELLS * percent / 100)
         text = f"{what} {'█' * filled}{'░' * (_CELLS - filled)} {percent:3} %  {more}"
-        self._stream.write(_CLEAR + text[: shutil.get_terminal_size().columns - 1])
-        self._stream.flush()
+        self._write(_CLEAR + text[: shutil.get_terminal_size().columns - 1])
         self._bar = True
+
+    def _write(self, text: str) -> None:
+        """The first failure is raised, and is the last: what cleans up after it says more, and must come to its end."""
+        if self._broken:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._broken = True
+            raise
 
 
 def command() -> str:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from command_line import run_command
 from serving.errors import ServingError, SourceError, StartError, quote
 from serving.server import address, listen
 from serving.token import TOKEN_VARIABLE, find_token
@@ -36,7 +37,11 @@ Parser = functools.partial(argparse.ArgumentParser, formatter_class=argparse.Raw
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command; return the exit status."""
+    """Run a command; return the exit status: 1 after an error, and when a line of it could not be written."""
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     commands = {"worker": _worker, "fleet": _fleet}
     command = commands.get(arguments[0]) if arguments else None

@@ -1,6 +1,8 @@
 """The package's face, its command line and its generated code are what they are said to be."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,18 @@ def test_explain_of_something_else_fails_with_the_fault(tmp_path: Path, capsys: 
     assert "InvalidProgramError: invalid program at header.magic" in said
     assert f"no compiled program in '{tmp_path / 'absent'}': expected program.pb in it" in said
     assert "Errno" not in said
+
+
+def test_a_report_that_a_full_disk_does_not_take_is_told_in_one_line(
+    eager_program: compiler.Program, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "compiler", "explain", str(eager_program.save(tmp_path / "program"))]
+
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "OSError: [Errno 28] No space left on device: the answer was not written\n"
 
 
 def test_explain_takes_a_checkpoint_that_carries_its_program(

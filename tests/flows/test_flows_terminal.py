@@ -38,6 +38,22 @@ def test_a_screen_gets_one_moving_bar_that_the_next_line_takes_away(monkeypatch:
     assert screen.getvalue() == f"Starting\n\r\x1b[K{bar}\r\x1b[K{LINES[2]}\nDone\n"
 
 
+class Gone(io.StringIO):
+    """A pipe whose reader has gone."""
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_of_a_reader_that_has_gone_it_tells_once_so_that_what_cleans_up_can_go_on_talking() -> None:
+    terminal = Terminal(Gone())
+
+    with pytest.raises(BrokenPipeError):
+        terminal.say("Starting")
+
+    terminal.say("Stopping the stack")
+
+
 @pytest.mark.parametrize(("no_color", "expected"), [("", "\x1b[31mbroken\x1b[0m\n"), ("1", "broken\n")])
 def test_errors_are_red_unless_colour_is_unwanted(
     monkeypatch: pytest.MonkeyPatch, no_color: str, expected: str

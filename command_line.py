@@ -1,0 +1,1 @@
+ckpt/command_line.py
