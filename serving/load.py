@@ -7,7 +7,9 @@ slow server cannot slow its own measurement down (coordinated omission).
 Requests are taken in turn from a list, and workers in turn from their URLs; a shot keeps the request's position in the
 list. What failed is recorded as failed; with some patience, a request whose connection broke, or whose worker was still
 loading, is first sent again, and the shot counts how often. Asking twice for an answer is harmless. Only a few
-requests for one worker are being sent again at a time: all that wait for it would keep it from coming up.
+requests for one worker are being sent again at a time: all that wait for it would keep it from coming up. Those few
+keep at it until they are answered or out of patience, and the others wait in line behind them: where each went to the
+end of the line after a try, a request had two tries in two minutes, and failed beside a worker that was back.
 
 Source: Tene, "How NOT to Measure Latency" (2013), for coordinated omission.
 """
@@ -91,7 +93,8 @@ def run_load(
         clients: Closed loop: how many send at once.
         rate_per_s: Open loop at this rate; None for the closed loop.
         binary: The form of the tensors.
-        patience_s: How long after its first sending a request may be sent again.
+        patience_s: How long after its first sending a request may be sent again; it is once, even when others for the
+            same worker kept it waiting for longer.
         stop: Ends the load when set; for callers that run it in a thread.
         on_shot: Hears of each shot when it is complete, in the thread that sends.
     """
@@ -187,11 +190,12 @@ class _Load:
         request, url = number % len(self._encoded), self._urls[number % len(self._urls)]
         give_up_s, sends = self._now_s() + self._patience_s, 1
         answer = await self._send(http, url, request)
-        while answer.is_passing and self._now_s() < give_up_s:
+        if answer.is_passing and self._patience_s > 0:
             async with self._turns[url]:
-                await asyncio.sleep(PAUSE_S)
-                sends += 1
-                answer = await self._send(http, url, request)
+                while answer.is_passing and (sends == 1 or self._now_s() < give_up_s):
+                    await asyncio.sleep(PAUSE_S)
+                    sends += 1
+                    answer = await self._send(http, url, request)
         shot = Shot(
             request=request,
             url=url,
