@@ -6,6 +6,7 @@ tensors are verified as they are at load; ``mmap=False`` verifies the very copy 
 trusted key must have signed what lies there and SHA-256 proves all that is exposed: a weaker level is an error.
 """
 
+import copy
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import Parameter, is_lazy
 
 from ckpt.collector import without_collection
 from ckpt.disk.folder import Folder, reading
@@ -101,8 +102,11 @@ def load_into(
             f"'{path}' holds a nested state, expected a flat state dict; load it with ckpt.load and pass the part for "
             "this module to module.load_state_dict"
         )
-    own = {name: value for name, value in module.state_dict().items() if not is_lazy(value)}
+    expected = module.state_dict()
+    own = {name: value for name, value in expected.items() if not is_lazy(value)}
     _refuse_what_does_not_fit(own, state, path)
+    if strict and state.keys() != expected.keys():
+        _try_without_memory(module, state)
     for name in (name for name in state if name in own and name_of(state[name].dtype) in NARROW):
         bits(own[name]).copy_(bits(state[name]))
         state[name] = own[name]  # torch has no way to copy it, and passes over what lies there already
@@ -130,6 +134,23 @@ def _refuse_what_does_not_fit(own: Mapping[str, Tensor], state: Mapping[str, Ten
                 f"tensor '{name}' in '{path}' has the dtype {stored}, the module expects {expected}; torch has no way "
                 "between them, and nothing was copied. Build the module as it was when it was saved."
             )
+
+
+def _try_without_memory(module: torch.nn.Module, state: dict[str, Tensor]) -> None:
+    """Have torch name what is missing and what is unexpected; on the module itself it would copy the rest first.
+
+    Names may differ and yet fit, by a module's own way to load.
+    """
+    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if not is_lazy(tensor)]
+    twin = copy.deepcopy(module, {id(tensor): _without_memory(tensor) for tensor in tensors})
+    values = copy.copy(state)
+    values.update({name: _without_memory(value) for name, value in state.items()})
+    twin.load_state_dict(values)
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return Parameter(empty, requires_grad=False) if isinstance(tensor, Parameter) else empty
 
 
 def open_checkpoint(

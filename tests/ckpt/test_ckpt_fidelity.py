@@ -80,6 +80,37 @@ def test_a_module_without_memory_is_refused_and_one_without_shapes_gets_them(tmp
     assert torch.equal(lazy.weight, ckpt.load(tmp_path / "c")["weight"])
 
 
+class Renaming(torch.nn.Linear):
+    """Takes what was saved under an older name."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *arguments: object) -> None:
+        if prefix + "kernel" in state_dict:
+            state_dict[prefix + "weight"] = state_dict.pop(prefix + "kernel")
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def test_names_that_are_missing_or_too_many_are_refused_before_a_copy(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LazyLinear(1))
+    module.register_buffer("flags", torch.zeros(2, dtype=torch.uint8).view(torch.int4))
+    saved = {name: value for name, value in module[0].state_dict(prefix="0.").items() if name != "0.bias"}
+    before = module[0].weight.detach().clone()
+    ckpt.save({name: value + 1 for name, value in saved.items()} | {"more": torch.ones(1)}, tmp_path / "c")
+
+    with pytest.raises(RuntimeError, match=r'(?s)Missing key\(s\).*"0\.bias".*Unexpected key\(s\).*"more"'):
+        ckpt.load_into(module, tmp_path / "c")
+
+    assert torch.equal(module[0].weight, before)
+
+
+def test_a_module_that_loads_older_names_does_so(tmp_path: Path) -> None:
+    module = Renaming(2, 1)
+    ckpt.save({"kernel": torch.ones(1, 2), "bias": torch.ones(1)}, tmp_path / "c")
+
+    ckpt.load_into(module, tmp_path / "c")
+
+    assert module.weight.tolist() == [[1.0, 1.0]]
+
+
 def test_tensors_that_share_memory_share_it_again_and_cost_it_once(tmp_path: Path) -> None:
     flat = torch.arange(1000.0)
     state = {"a": flat[:500], "b": flat[250:], "tied": flat[:500]}
