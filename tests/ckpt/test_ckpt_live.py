@@ -1,12 +1,10 @@
 """Live memory goes to the target and back, bit for bit, from any state between, as often as asked; or is left alone."""
 
-import json
 import mmap
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,68 +19,24 @@ import ckpt
 from ckpt.deltas.live import writes
 from ckpt.deltas.live.memory import live_storages
 from ckpt.format.digests import sha256
-from tests.ckpt.chains import SIGNER
 from tests.ckpt.equality import same
+from tests.ckpt.live_states import (
+    State,
+    copy_of,
+    deltas_of,
+    live_at,
+    manifest,
+    memories,
+    several_on_disk,
+    untouched,
+    with_bytes,
+)
 from tests.ckpt.pieces import rows, save_in_pieces
 from tests.ckpt.signers import FOREIGN, OLD, trusting
 from tests.ckpt.strategies import DTYPES, tensors
 from tests.hostile.edits import copied, rewrite_delta
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
-
-State = dict[str, torch.Tensor]
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
-
-
-def deltas_of(folder: Path, *states: Mapping[str, object], sign: bool = False) -> list[Path]:
-    """Checkpoints ``0``, ``1``, … of some states, and the deltas between them, which are given."""
-    for number, state in enumerate(states):
-        ckpt.save(state, folder / f"{number}")
-    paths = [folder / f"delta-{number}" for number in range(1, len(states))]
-    for number, path in enumerate(paths):
-        ckpt.diff(folder / f"{number}", folder / f"{number + 1}", path, sign=SIGNER if sign else None)
-    return paths
-
-
-def manifest(folder: Path, number: int) -> ckpt.Manifest:
-    return ckpt.read_manifest(folder / f"{number}")
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    """All of the storage that a tensor views."""
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy().tobytes()  # type: ignore[call-overload, no-any-return]
-
-
-def memories(state: Mapping[str, torch.Tensor]) -> dict[int, bytes]:
-    """All bytes of all storages, gaps included, by address."""
-    return {tensor.untyped_storage().data_ptr(): bytes_of(tensor) for tensor in state.values()}
-
-
-def with_bytes(state: Mapping[str, torch.Tensor], change: Callable[[bytes], bytes]) -> State:
-    """Tensors laid out and tied as these, over storages of other bytes."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    made = {}
-    for name, tensor in state.items():
-        old = tensor.untyped_storage()
-        key = old.data_ptr() or id(tensor)
-        if key not in storages:
-            data = bytearray(change(bytes_of(tensor)))
-            flat = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-            storages[key] = flat.untyped_storage()
-        empty = torch.empty(0, dtype=tensor.dtype)
-        made[name] = empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
-    return made
-
-
-def copy_of(state: Mapping[str, torch.Tensor]) -> State:
-    return with_bytes(state, lambda data: data)
-
-
-@contextmanager
-def untouched(state: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    before = memories(state)
-    yield
-    assert memories(state) == before
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
@@ -186,51 +140,9 @@ def test_minus_zero_and_the_payload_of_a_nan_arrive(tmp_path: Path) -> None:
     assert same(live, {"w": new})
 
 
-def several() -> tuple[State, State]:
-    """Tensors of several chunks: few elements changed, all, rows that moved, tied, permuted, with gaps, in turn."""
-    torch.manual_seed(0)
-    whole = torch.randn(300_000)
-    old = {
-        "sparse": torch.randn(3_000_000).bfloat16(),
-        "dense": torch.randn(400_000),
-        "rows": torch.randn(20_000, 32),
-        "tied": whole,
-        "also": whole,
-        "part": whole[1000:2000],
-        "permuted": torch.randn(16, 8, 64, 64).to(memory_format=torch.channels_last),
-        "gaps": torch.randn(900_000)[::3],
-        "one": torch.randn(600_000),
-        "two": torch.randn(600_000),
-        "same": torch.randn(10),
-        "complex": torch.randn(5000, dtype=torch.complex128),
-    }
-    new = copy_of(old)
-    new["sparse"].view(torch.int16)[::97] += 1
-    new["dense"].mul_(1.5)
-    new["rows"].copy_(torch.cat([old["rows"][7000:], old["rows"][:7000]]))
-    new["tied"][5] = 7
-    new["permuted"][3, 2, ::7] += 1
-    new["gaps"][::1000] = -1
-    new["one"].copy_(old["two"])
-    new["two"].copy_(old["one"])
-    new["two"][3] = 4
-    new["complex"].imag[::9] += 1
-    return old, new
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints ``0`` and ``1`` of :func:`several`, ``2`` after them, and the signed ``delta-1`` and ``delta-2``."""
-    folder = tmp_path_factory.mktemp("several")
-    old, new = several()
-    last = copy_of(new)
-    last["dense"][7] = 1
-    deltas_of(folder, old, new, last, sign=True)
-    return folder
-
-
-def live_at(folder: Path, number: int) -> State:
-    return copy_of(ckpt.load(folder / f"{number}"))
+    return several_on_disk(tmp_path_factory.mktemp("several"))
 
 
 @pytest.mark.parametrize("threads", [1, 3, None])
@@ -550,177 +462,6 @@ def test_confirming_finds_what_was_changed_behind_its_back(pair: Path) -> None:
 
     with untouched(live), pytest.raises(ckpt.LiveChunkError, match="chunk 0 of the storage of 'same'"):
         patch.confirm()
-
-
-# --- the record -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def kept(pair: Path, tmp_path: Path) -> tuple[State, Path]:
-    """Live memory at ``0``, and the record of the patch that is staged over it."""
-    live = live_at(pair, 0)
-    ckpt.stage(pair / "delta-1", live, manifest=manifest(pair, 0)).save(tmp_path / "record")
-    return live, tmp_path / "record"
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_a_record_takes_memory_from_any_state_between_to_either_end(
-    share: float, pair: Path, kept: tuple[State, Path]
-) -> None:
-    live, record = kept
-    before = memories(live)
-    first = ckpt.staged(record, live)
-    for write in first._writes:
-        done = int(len(write.old) * share)
-        if write.positions is None:
-            write.part[:done] = write.new[:done]
-        else:
-            replace(write, positions=write.positions[:done]).put(write.new[:done])
-
-    with untouched(live):
-        patch = ckpt.staged(record, live)
-    patch.apply()
-
-    assert same(live, ckpt.load(pair / "1"))
-    assert patch.confirm().root == manifest(pair, 1).root
-    ckpt.staged(record, live).undo()
-    assert memories(live) == before
-
-
-def test_a_record_says_what_was_begun_and_what_was_done(kept: tuple[State, Path]) -> None:
-    live, record = kept
-    words = [ckpt.staged(record, live).state]
-    patch = ckpt.staged(record, live)
-    for call in (patch.apply, patch.undo):
-        call()
-        words.append(ckpt.staged(record, live).state)
-    broken = replace(patch._writes[0], positions=None, new=torch.empty(3))
-    patch._writes = [broken]
-
-    with pytest.raises(RuntimeError):
-        patch.apply()
-
-    assert [*words, ckpt.staged(record, live).state] == ["staged", "applied", "undone", "applying"]
-
-
-def test_a_record_is_discarded_whole(kept: tuple[State, Path]) -> None:
-    live, record = kept
-    patch = ckpt.staged(record, live)
-
-    patch.discard()
-    patch.apply()
-    patch.discard()
-
-    assert list(record.parent.iterdir()) == []
-    with pytest.raises(ckpt.NotACheckpointError):
-        ckpt.staged(record, live)
-
-
-def test_a_record_is_never_replaced(kept: tuple[State, Path]) -> None:
-    live, record = kept
-
-    with pytest.raises(ckpt.DestinationError):
-        ckpt.staged(record, live).save(record)
-
-
-def test_memory_that_others_changed_is_refused_by_chunk(kept: tuple[State, Path]) -> None:
-    live, record = kept
-    live["sparse"][1] += 1  # element 0 is written by the patch, this one is not
-
-    with untouched(live), pytest.raises(ckpt.LiveChunkError) as caught:
-        ckpt.staged(record, live)
-
-    assert (caught.value.owner, caught.value.chunk) == ("the storage of 'sparse'", 0)
-
-
-def test_a_flipped_bit_of_a_record_is_refused(kept: tuple[State, Path]) -> None:
-    live, record = kept
-    for file in sorted(path for path in record.rglob("*") if path.is_file()):
-        data = file.read_bytes()
-        for place in (len(data) // 3, len(data) - 1):
-            file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            with untouched(live), pytest.raises((ckpt.FormatError, ckpt.IntegrityError)):
-                ckpt.staged(record, live)
-        file.write_bytes(data)
-
-    ckpt.staged(record, live)
-
-
-def edited(record: Path, change: Callable[[Any], object]) -> None:
-    """A record that says something else, with right checksums."""
-    state = ckpt.load(record / "patch", mmap=False)
-    change(state)
-    ckpt.save(state, record / "patch", overwrite=True)
-
-
-LIES: dict[str, tuple[Callable[[Any], object], str]] = {
-    "another state": (lambda state: state.update(more=1), "another state, expected that of a live patch"),
-    "no list": (lambda state: state.update(writes=5), "writes: found a int, expected a list"),
-    "no manifest": (lambda state: state.update(base=7), "base: found a int"),
-    "no write": (lambda state: state["writes"].append({"start": 1}), "something else"),
-    "a storage too many": (lambda state: state["writes"][0].update(storage=99), "storage 99"),
-    "a start below": (lambda state: state["writes"][0].update(start=-5), "expected ascending ones of"),
-    "a start beyond": (
-        lambda state: state["writes"][0].update(start=1 << 40),
-        "expected ascending ones of",
-    ),
-    "no values": (lambda state: state["writes"][0].update(old=3), "old: found a int"),
-    "fewer values": (lambda state: state["writes"][0].update(new=torch.zeros(999)), "999 elements"),
-    "floats": (lambda state: state["writes"][0].update(new=state["writes"][0]["new"].double()), "float64"),
-    "positions that are floats": (
-        lambda state: state["writes"][sparse_of(state)].update(positions=torch.ones(2).repeat(1)),
-        "elements, expected|float32, expected int32",
-    ),
-    "positions in disorder": (
-        lambda state: state["writes"][sparse_of(state)].update(
-            positions=state["writes"][sparse_of(state)]["positions"].flip(0).clone()
-        ),
-        "expected ascending ones of",
-    ),
-}
-
-
-def sparse_of(state: Any) -> int:
-    """The first write of the record that has positions."""
-    return next(
-        index for index, write in enumerate(state["writes"]) if write["positions"] is not None and len(write["old"]) > 1
-    )
-
-
-@pytest.mark.parametrize("case", LIES)
-def test_a_record_that_makes_no_sense_is_refused(case: str, kept: tuple[State, Path]) -> None:
-    live, record = kept
-    change, found = LIES[case]
-    edited(record, change)
-
-    with untouched(live), pytest.raises(ckpt.FormatError, match=found):
-        ckpt.staged(record, live)
-
-
-@pytest.mark.parametrize("name", ["old", "new"])
-def test_a_record_with_other_values_is_refused_by_the_digests(name: str, kept: tuple[State, Path]) -> None:
-    live, record = kept
-    edited(record, lambda state: state["writes"][0][name].add_(1))
-
-    with untouched(live), pytest.raises(ckpt.LiveChunkError):
-        ckpt.staged(record, live)
-
-
-def test_a_writer_killed_at_any_point_leaves_what_the_record_mends() -> None:
-    """30 processes, each killed somewhere within apply or undo over shared memory; see ``kill_live``."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.ckpt.kill_live", "--rounds", "30", "--seed", "5"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["rounds"] == 30
-    assert told["torn"] > 0  # memory that was neither the base nor the target
 
 
 # Prints by how much the peak grew while a delta of 1 % was staged over so many MiB, beyond what the patch keeps.

@@ -7,7 +7,7 @@ import torch
 
 import ckpt
 from tests.ckpt.equality import same
-from tests.ckpt.test_ckpt_live import State, deltas_of, manifest, several
+from tests.ckpt.live_states import State, deltas_of, manifest, several
 
 pytestmark = [
     pytest.mark.gpu,
