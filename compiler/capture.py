@@ -28,6 +28,7 @@ from compiler.errors import (
 )
 from compiler.formula import Formula
 from compiler.graph import Constant, Graph, site
+from compiler.literals import literal_of
 from compiler.specs import Dim, TensorSpec, is_dense, row_major
 
 # Assertions about facts that the program states anyway (static dtypes, ranges of dimensions); they return nothing.
@@ -204,12 +205,7 @@ def _constant(
         strides=strides if is_dense(shape, strides) else row_major(shape),
         formula=Formula.tensor(target) if in_checkpoint else Formula.literal(target),
     )
-    return constant, None if in_checkpoint else _literal(target, tensor)
-
-
-def _literal(name: str, tensor: Tensor) -> Literal:
-    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return Literal(name=name, dtype=dtypes.NAME[tensor.dtype], shape=tuple(tensor.shape), data=raw)
+    return constant, None if in_checkpoint else literal_of(target, tensor)
 
 
 def _output_names(exported: ExportedProgram, name: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from compiler import dtypes
 from compiler.definition import Literal
 from compiler.errors import BufferMismatchError, MissingTensorError, TensorMismatchError
 from compiler.formula import compute
+from compiler.literals import tensor_of
 from compiler.specs import ConstantSpec, TensorSpec
 
 ALIGNMENT_BYTES: Final = 64
@@ -86,7 +87,7 @@ def fill(
     check_tensors([spec for spec in requires if spec.name in read], tensors)
     check_constants(chosen, out)
     leaves: dict[tuple[str, str], Tensor] = {("tensor", name): tensors[name] for name in read}
-    leaves.update({("literal", literal.name): _literal_tensor(literal) for literal in literals})
+    leaves.update({("literal", literal.name): tensor_of(literal) for literal in literals})
     with torch.no_grad():
         for constant in chosen:
             _write(constant, leaves, out[constant.name])
@@ -138,12 +139,6 @@ def _as_bytes(buffer: Buffer, needed: int) -> Tensor:
         if view.nbytes < needed:
             raise BufferMismatchError(quality="size", found=f"{view.nbytes} bytes", expected=f"at least {needed} bytes")
     return torch.frombuffer(buffer, dtype=torch.uint8, count=needed)
-
-
-def _literal_tensor(literal: Literal) -> Tensor:
-    if not literal.data:
-        return torch.empty(literal.shape, dtype=dtypes.BY_NAME[literal.dtype])
-    return torch.frombuffer(bytearray(literal.data), dtype=dtypes.BY_NAME[literal.dtype]).reshape(literal.shape)
 
 
 def _write(constant: ConstantSpec, leaves: Mapping[tuple[str, str], Tensor], out: Tensor) -> None:

@@ -155,6 +155,9 @@ def _step(step: pb.Step, path: str) -> Step:
         name=step.name,
         value=step.value,
         shape=_shape(step.shape, f"{path}.shape"),
+        axes=_shape(step.axes, f"{path}.axes"),
+        start=step.start,
+        length=step.length,
     )
 
 

@@ -87,6 +87,9 @@ def _step(step: Step) -> pb.Step:
         name=step.name,
         value=step.value,
         shape=step.shape,
+        axes=step.axes,
+        start=step.start,
+        length=step.length,
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from compiler import dtypes, operators
 from compiler.definition import Definition, Literal, Node, Ref, atoms
 from compiler.errors import InvalidProgramError
-from compiler.formula import OPERANDS, Formula, Step, compute
+from compiler.formula import FIELDS, OPERANDS, Step, compute_steps
 from compiler.interpreter import Interpreter
 from compiler.specs import ConstantSpec, TensorSpec, is_dense
 
@@ -30,6 +30,8 @@ _OPERATOR_FAULTS: Final = (
     AssertionError,
     ArithmeticError,
 )
+# The fields of a step, beside its operation and operands, and what they hold where they do not belong to it.
+_EMPTY: Final = {"name": "", "value": 0.0, "shape": (), "axes": (), "start": 0, "length": 0}
 
 
 def validate(definition: Definition) -> None:
@@ -97,20 +99,21 @@ def _constant(constant: ConstantSpec, definition: Definition, path: str) -> None
 
 
 def _step(step: Step, index: int, leaves: Mapping[tuple[str, str], object], path: str) -> None:
-    if len(step.operands) != OPERANDS[step.operation]:
-        raise _fault(f"{path}.operands", f"{len(step.operands)} operands", f"{OPERANDS[step.operation]}")
+    count, expected = len(step.operands), OPERANDS[step.operation]
+    if count != expected and (expected is not None or count < 2):
+        raise _fault(f"{path}.operands", f"{count} operands", "2 or more" if expected is None else expected)
     for operand in step.operands:
         if operand >= index:
             raise _fault(f"{path}.operands", f"step {operand}", f"a step before {index}")
-    is_leaf = step.operation in ("tensor", "literal")
-    if is_leaf and (step.operation, step.name) not in leaves:
+    if step.operation in ("tensor", "literal") and (step.operation, step.name) not in leaves:
         raise _fault(f"{path}.name", repr(step.name), f"a {step.operation} that the definition lists")
-    if not is_leaf and step.name:
-        raise _fault(f"{path}.name", repr(step.name), f"no name on {step.operation}")
-    if step.operation != "reshape" and step.shape:
-        raise _fault(f"{path}.shape", step.shape, f"no shape on {step.operation}")
-    if step.operation != "offset" and step.value != 0.0:
-        raise _fault(f"{path}.value", step.value, f"no value on {step.operation}")
+    for field, empty in _EMPTY.items():
+        if field not in FIELDS.get(step.operation, ()) and getattr(step, field) != empty:
+            raise _fault(f"{path}.{field}", repr(getattr(step, field)), f"no {field} on {step.operation}")
+    if step.operation in ("narrow", "cat") and len(step.axes) != 1:
+        raise _fault(f"{path}.axes", step.axes, "one axis")
+    if step.operation == "sum" and not step.axes:
+        raise _fault(f"{path}.axes", step.axes, "at least one axis")
 
 
 def _formula(constant: ConstantSpec, leaves: Mapping[tuple[str, str], TensorSpec | Literal], path: str) -> None:
@@ -120,26 +123,33 @@ def _formula(constant: ConstantSpec, leaves: Mapping[tuple[str, str], TensorSpec
         raise _fault(f"{path}.steps[{min(unread)}]", "a step that nothing reads", "a reader")
     read = {(step.operation, step.name): leaves[step.operation, step.name] for step in steps if step.name}
     names = {leaf.dtype for leaf in read.values()} | {constant.dtype}
-    if constant.formula.is_identity and len(names) > 1:
+    if constant.formula.moves_only and len(names) > 1:
         raise _fault(f"{path}.dtype", constant.dtype, "the dtype of what it copies")
-    if not constant.formula.is_identity and not all(dtypes.BY_NAME[name].is_floating_point for name in names):
+    if not constant.formula.moves_only and not all(dtypes.BY_NAME[name].is_floating_point for name in names):
         raise _fault(f"{path}.dtype", sorted(names), "floating point wherever numbers are computed")
-    shape = _computed_shape(constant.formula, read, path)
+    shape = _computed_shape(constant, read, path)
     if shape != constant.shape:
         raise _fault(f"{path}.shape", constant.shape, f"{shape}, the shape of its formula")
 
 
 def _computed_shape(
-    formula: Formula, read: Mapping[tuple[str, str], TensorSpec | Literal], path: str
+    constant: ConstantSpec, read: Mapping[tuple[str, str], TensorSpec | Literal], path: str
 ) -> tuple[int, ...]:
     try:
         tensors = {
             key: torch.empty([size or 0 for size in leaf.shape], dtype=dtypes.BY_NAME[leaf.dtype], device="meta")
             for key, leaf in read.items()
         }
-        return tuple(compute(formula, tensors).shape)
+        values = compute_steps(constant.formula, tensors)
     except _OPERATOR_FAULTS as error:
         raise _fault(f"{path}.steps", error, "shapes that fit each other") from error
+    most = prod(constant.shape) + sum(tensor.numel() for tensor in tensors.values())
+    for index, value in enumerate(values):
+        if value.numel() > most:
+            raise _fault(
+                f"{path}.steps[{index}]", f"{value.numel()} elements", f"at most {most}, as many as go in and out"
+            )
+    return tuple(values[-1].shape)
 
 
 def _everything_is_read(definition: Definition) -> None:

@@ -33,6 +33,14 @@ class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OPERATION_OFFSET: _ClassVar[Operation]
     OPERATION_RESHAPE: _ClassVar[Operation]
     OPERATION_NEGATE: _ClassVar[Operation]
+    OPERATION_DIVIDE: _ClassVar[Operation]
+    OPERATION_SCALE: _ClassVar[Operation]
+    OPERATION_SQRT: _ClassVar[Operation]
+    OPERATION_EXP: _ClassVar[Operation]
+    OPERATION_SUM: _ClassVar[Operation]
+    OPERATION_PERMUTE: _ClassVar[Operation]
+    OPERATION_NARROW: _ClassVar[Operation]
+    OPERATION_CAT: _ClassVar[Operation]
 
 class MemoryFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -88,6 +96,14 @@ OPERATION_RSQRT: Operation
 OPERATION_OFFSET: Operation
 OPERATION_RESHAPE: Operation
 OPERATION_NEGATE: Operation
+OPERATION_DIVIDE: Operation
+OPERATION_SCALE: Operation
+OPERATION_SQRT: Operation
+OPERATION_EXP: Operation
+OPERATION_SUM: Operation
+OPERATION_PERMUTE: Operation
+OPERATION_NARROW: Operation
+OPERATION_CAT: Operation
 MEMORY_FORMAT_UNSPECIFIED: MemoryFormat
 MEMORY_FORMAT_CONTIGUOUS_FORMAT: MemoryFormat
 MEMORY_FORMAT_PRESERVE_FORMAT: MemoryFormat
@@ -197,18 +213,24 @@ class Constant(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("operation", "operands", "name", "value", "shape")
+    __slots__ = ("operation", "operands", "name", "value", "shape", "axes", "start", "length")
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     OPERANDS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    AXES_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
     operation: Operation
     operands: _containers.RepeatedScalarFieldContainer[int]
     name: str
     value: float
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, operation: _Optional[_Union[Operation, str]] = ..., operands: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., value: _Optional[float] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    axes: _containers.RepeatedScalarFieldContainer[int]
+    start: int
+    length: int
+    def __init__(self, operation: _Optional[_Union[Operation, str]] = ..., operands: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., value: _Optional[float] = ..., shape: _Optional[_Iterable[int]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("operator", "arguments", "device_set", "memory_layout", "phase", "sync_mode")

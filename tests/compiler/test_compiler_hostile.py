@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -44,6 +45,26 @@ def fault_of(data: bytes) -> str | None:
 
 def node(message: pb.Program, operator: str) -> pb.Node:
     return next(node for node in message.definition.nodes if node.operator == operator)
+
+
+def _onto(message: pb.Program, *, twice: bool = False, **fields: Any) -> None:
+    """One more step on the first constant's formula."""
+    steps = message.definition.constants[0].steps
+    last = len(steps) - 1
+    steps.add(operands=[last, last] if twice else [last], **fields)
+
+
+def _outer_product_summed(message: pb.Program) -> None:
+    definition = message.definition
+    for name, axes in (("column", [2**20, 1]), ("row", [1, 2**20])):
+        definition.requires.add(name=name, dtype="DTYPE_FLOAT32", axes=[pb.Axis(fixed=size) for size in axes])
+    constant = definition.constants[0]
+    for field in ("shape", "strides", "steps"):
+        constant.ClearField(field)
+    constant.steps.add(operation="OPERATION_TENSOR", name="column")
+    constant.steps.add(operation="OPERATION_TENSOR", name="row")
+    constant.steps.add(operation="OPERATION_MULTIPLY", operands=[0, 1])
+    constant.steps.add(operation="OPERATION_SUM", operands=[2], axes=[0, 1])
 
 
 LIES: dict[str, tuple[Lie, str]] = {
@@ -148,6 +169,34 @@ LIES: dict[str, tuple[Lie, str]] = {
     "a step with a name it does not use": (
         lambda m: setattr(m.definition.constants[0].steps[-1], "name", "x"),
         r"definition\.constants\[0\]\.steps\[\d\]\.name",
+    ),
+    "a step with a field it does not use": (
+        lambda m: setattr(m.definition.constants[0].steps[-1], "length", 3),
+        r"definition\.constants\[0\]\.steps\[\d\]\.length: found 3, expected no length",
+    ),
+    "a sum over an axis that is not there": (
+        lambda m: _onto(m, operation="OPERATION_SUM", axes=[9]),
+        r"definition\.constants\[0\]\.steps: found .*[Dd]imension",
+    ),
+    "a sum over no axis": (
+        lambda m: _onto(m, operation="OPERATION_SUM"),
+        r"definition\.constants\[0\]\.steps\[\d+\]\.axes: found \(\), expected at least one axis",
+    ),
+    "a join along two axes": (
+        lambda m: _onto(m, operation="OPERATION_CAT", axes=[0, 1], twice=True),
+        r"definition\.constants\[0\]\.steps\[\d+\]\.axes: found \(0, 1\), expected one axis",
+    ),
+    "a join of one part": (
+        lambda m: _onto(m, operation="OPERATION_CAT", axes=[0]),
+        r"definition\.constants\[0\]\.steps\[\d+\]\.operands: found 1 operands, expected 2 or more",
+    ),
+    "a part beyond the end": (
+        lambda m: _onto(m, operation="OPERATION_NARROW", axes=[0], start=7, length=2**63),
+        r"definition\.constants\[0\]\.steps: found ",
+    ),
+    "a formula that takes a terabyte on its way": (
+        _outer_product_summed,
+        r"definition\.constants\[0\]\.steps\[2\]: found 1099511627776 elements, expected at most 2097153",
     ),
     "a tensor that nothing reads": (
         lambda m: m.definition.requires.add(name="extra", dtype="DTYPE_FLOAT32"),
