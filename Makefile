@@ -10,7 +10,7 @@ JOBS ?= 2
 FUZZER := .treering/fuzz
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test check lint types imports proto bench soak fuzz up down clean lock system-deps
+.PHONY: help demo test gpu check lint types imports proto bench soak fuzz up down clean lock system-deps
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ down: $(STAMP)  ## stop the local stack
 
 test: $(STAMP) system-deps  ## run every test (TESTS=tests/ckpt runs some, JOBS=4 more at once)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(TESTS)
+
+gpu: $(STAMP)  ## run the tests that need a CUDA device
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest -n $(JOBS) -m gpu $(TESTS)
 
 check: lint types imports  ## lint, types, import rule, generated code
 

@@ -2,8 +2,8 @@
 
 Every entry is a pure function of its arguments: nothing here writes to an operand, draws random numbers, reads files,
 returns uninitialised memory, or has a result whose shape depends on data. ``aten.*`` entries are the reference
-implementation in eager PyTorch and the oracle of every other backend; ``int.*`` work on sizes; ``tuple.get`` takes one
-result of an operator that returns several.
+implementation in eager PyTorch and the oracle of every other backend; ``treering.*`` are the fused operators of
+``compiler.kernels``; ``int.*`` work on sizes; ``tuple.get`` takes one result of an operator that returns several.
 
 An operator missing here is refused by name when a model is captured. Adding one is a line below and a test.
 """
@@ -15,6 +15,8 @@ from functools import cache
 from typing import Any, Final
 
 import torch
+
+from compiler import kernels
 
 # One line per family, in one text: as a list it would fill 190 lines.
 ATEN: Final = frozenset(
@@ -95,6 +97,7 @@ HOST: Final[dict[str, Operator]] = {
         name="tuple.get", function=operator.getitem, parameters=_required("of", "index"), devices=("cpu", "cuda")
     ),
 }
+FUSED: Final = frozenset(name if "." in name else f"{name}.default" for name in kernels.OPERATIONS)
 _HOST_NAMES: Final = {entry.function: name for name, entry in HOST.items()}
 
 
@@ -103,8 +106,12 @@ def find(name: str) -> Operator | None:
     """The operator of this name (``"aten.relu.default"``, ``"int.mul"``), or None when the table lacks it."""
     if name in HOST:
         return HOST[name]
-    if name.startswith("aten.") and name.removeprefix("aten.") in ATEN:
-        return _aten(name)
+    namespace, _, rest = name.partition(".")
+    if namespace == "aten" and rest in ATEN:
+        return _torch(name)
+    if namespace == kernels.NAMESPACE and rest in FUSED:
+        kernels.register()
+        return _torch(name)
     return None
 
 
@@ -117,9 +124,9 @@ def name_of(target: object) -> str:
     return getattr(target, "__name__", str(target))
 
 
-def _aten(name: str) -> Operator:
-    _, packet, overload = name.split(".")
-    function: torch._ops.OpOverload[Any, Any] = getattr(getattr(torch.ops.aten, packet), overload)
+def _torch(name: str) -> Operator:
+    namespace, packet, overload = name.split(".")
+    function: torch._ops.OpOverload[Any, Any] = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     parameters = tuple(
         Parameter(
             name=argument.name,
