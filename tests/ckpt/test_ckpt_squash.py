@@ -181,8 +181,8 @@ def test_a_frame_that_is_lost_in_part_is_not_taken_for_whole(tmp_path: Path) -> 
     table = torch.randn(4000, 384).bfloat16()
     grown = torch.cat([table, torch.randn(100, 384).bfloat16()])
     trained = grown.clone()
-    trained.view(torch.int16).view(-1)[::100] += 1
-    whole = save_chain(tmp_path, [{"e": table}, {"e": grown}, {"e": trained}])
+    trained.view(torch.int16)[torch.rand(trained.shape) < 0.01] += 1
+    whole = save_chain(tmp_path, [{"e": table}, {"e": grown}, {"e": trained}], codecs=("moved", "sparse"))
     assert {frame.codec for frame in ckpt.read_delta(whole[0]).storages[0].frames} == {"moved"}
     assert [frame.codec for frame in ckpt.read_delta(whole[1]).storages[0].frames] == ["sparse"]
 

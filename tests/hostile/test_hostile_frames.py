@@ -80,6 +80,11 @@ def moved(*runs: tuple[int, int, int], within: int = 3, count: int | None = None
     return head + join([planes]) + join([bytes(32)] * 2)
 
 
+def changes(count: int, *streams: bytes, shift: int = 0) -> bytes:
+    """Of ``sparse``: gaps, their rests, their lowest bits, signs, planes of sizes."""
+    return struct.pack("<BI", shift, count) + join(streams)
+
+
 def step(**fields: object) -> bytes:
     """A chain of one step, which is sound where nothing else is said."""
     encoded = one(bytes(64), size=64, form=0)
@@ -98,11 +103,11 @@ ENCODED: dict[str, tuple[str, bytes]] = {
     "bytes after the last stream": ("raw", one(bytes(64), size=64, form=0) + b"x"),
     "a stream cut short": ("raw", one(bytes(64), size=64, form=0)[:-1]),
     "an unknown form": ("raw", one(bytes(64), size=64, form=7)),
-    "more changes than elements": ("sparse", struct.pack("<I", 2**31)),
-    "a change beyond the end": (
-        "sparse",
-        struct.pack("<I", 1) + join([b"\xff", struct.pack("<I", 2**31), b"\1", b"\1"]),
-    ),
+    "more changes than elements": ("sparse", changes(2**31)),
+    "a change beyond the end": ("sparse", changes(1, b"\x20", b"", b"", b"\0", b"\0", b"\0")),
+    "a change far beyond the end": ("sparse", changes(1, b"\xff", struct.pack("<I", 2**31), b"", b"\0", b"\0", b"\0")),
+    "bits of gaps that are longer than the target": ("sparse", changes(4, shift=4)),
+    "gaps less 25 bits": ("sparse", changes(1, b"\0", b"", bytes(4), b"\0", b"\0", b"\0", shift=25)),
     "planes of another size": ("planes", join([bytes(9), bytes(9)])),
     "steps that add a negative number": ("bsdiff", bsdiff(steps((-1, 65, 0)), b"", bytes(65))),
     "steps that take a negative number": ("bsdiff", bsdiff(steps((65, -1, 0)), bytes(65), b"")),
@@ -128,11 +133,11 @@ ENCODED: dict[str, tuple[str, bytes]] = {
     ),
     "a step of elements of 0 bytes": (
         "chain",
-        step(codec="sparse", width=0, read_size=64, encoded=struct.pack("<I", 0) + join([b""])),
+        step(codec="sparse", width=0, read_size=64, encoded=changes(0)),
     ),
     "a step of elements of 6 bytes": (
         "chain",
-        step(codec="sparse", width=6, read_size=64, encoded=struct.pack("<I", 0) + join([b""] * 8)),
+        step(codec="sparse", width=6, read_size=64, encoded=changes(0, *[b""] * 10)),
     ),
     "a chain cut short": ("chain", step()[:-1]),
     "bytes after the last step": ("chain", step() + b"x"),
@@ -165,7 +170,7 @@ def test_a_decoder_refuses(name: str) -> None:
 @pytest.mark.parametrize("name", ["contextual", "sparse", "planes", "moved"])
 def test_elements_of_another_width_are_refused(name: str, width: int) -> None:
     encoded = codec(name).encode(memoryview(bytes(60)), memoryview(bytes(60)), width=2)
-    empty = struct.pack("<I", 0) + join([b""] * (2 + width))  # sparse of no change at all
+    empty = changes(0, *[b""] * (4 + width))
 
     for lie in (encoded, empty):
         with pytest.raises(ValueError, match=r"\S"):

@@ -1,4 +1,4 @@
-"""Elements as unsigned integers of their width: differences modulo 2ʷ, zigzag, byte planes.
+"""Elements as unsigned integers of their width: differences modulo 2ʷ, zigzag, sign and size, byte planes.
 
 Bits are compared and subtracted, never floats: −0.0 and NaN payloads are bits like others.
 """
@@ -54,6 +54,17 @@ def unzigzag(values: Unsigned) -> Unsigned:
     """The inverse of :func:`zigzag`."""
     one = values.dtype.type(1)
     return (values >> one) ^ (~(values & one) + one)
+
+
+def magnitudes(differences: Unsigned) -> tuple[NDArray[np.bool_], Unsigned]:
+    """Whether each is below zero as a signed integer, and how far from it."""
+    below_zero = differences.view(_SIGNED[differences.itemsize]) < 0
+    return below_zero, np.where(below_zero, -differences, differences)
+
+
+def signed(below_zero: NDArray[np.bool_], sizes: Unsigned) -> Unsigned:
+    """The inverse of :func:`magnitudes`."""
+    return np.where(below_zero, -sizes, sizes)
 
 
 def to_planes(values: Unsigned) -> list[bytes]:

@@ -27,6 +27,18 @@ def _pack(stream: bytes) -> bytes:
     return _HEAD.pack(form, len(stream), len(data)) + data
 
 
+def pack_bits(values: NDArray[np.int64], bits: int) -> NDArray[np.uint8]:
+    """The lowest ``bits`` (at most 32) of each value, one after the other, from the lowest bit of each byte on."""
+    low = values.astype("<u4").view(np.uint8).reshape(-1, 4)[:, : -(-bits // 8)]
+    return np.packbits(np.unpackbits(low, axis=1, bitorder="little")[:, :bits], bitorder="little")
+
+
+def unpack_bits(packed: bytes, bits: int, count: int) -> NDArray[np.int64]:
+    """The inverse of :func:`pack_bits`, for ``count`` values."""
+    found = np.unpackbits(np.frombuffer(packed, np.uint8), count=count * bits, bitorder="little")
+    return found.reshape(count, bits) @ (1 << np.arange(bits))
+
+
 class Reader:
     """Takes streams from a frame in order."""
 
