@@ -156,7 +156,7 @@ def row_config(operator: str, columns: int, dtype: torch.dtype, device: torch.de
             return found
     held = 1 << (columns - 1).bit_length()
     rows = max(1, min(16, 1024 // held))
-    return RowConfig(rows=rows, warps=max(4, min(32, rows * held // 1024)), programs=0)
+    return RowConfig(rows=rows, warps=max(4, min(32, rows * held // 512)), programs=0)  # 16 elements for each thread
 
 
 @lru_cache(maxsize=4096)

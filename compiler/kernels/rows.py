@@ -113,8 +113,10 @@ def numbers_of(block, count, column_mask_D, ROWS: tl.constexpr, WIDE: tl.constex
 def load_vector(pointer, column_D, mask_D, DEFAULT: tl.constexpr):
     """A gain or a bias in float32; ``DEFAULT`` everywhere when there is none."""
     if pointer is None:
-        return tl.full(column_D.shape, DEFAULT, tl.float32)
-    return tl.load(pointer + column_D, mask_D, other=0.0).to(tl.float32)
+        vector_D = tl.full(column_D.shape, DEFAULT, tl.float32)
+    else:
+        vector_D = tl.load(pointer + column_D, mask_D, other=0.0).to(tl.float32)
+    return vector_D
 
 
 @triton.jit

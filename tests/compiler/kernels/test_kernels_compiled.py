@@ -1,0 +1,39 @@
+"""Every kernel compiles for a Hopper GPU, and what it takes there fits; the compiler needs no GPU for that."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.compiler.kernels.cases import CALLS
+
+SHARED_BYTES = 232_448  # of a thread block: CUDA C++ Programming Guide, compute capability 9.0
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
+    command = [sys.executable, "-m", "tests.compiler.kernels.compiled"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_kernel_compiles(compiled: list[dict[str, Any]]) -> None:
+    assert {row["operator"] for row in compiled} == set(CALLS)
+
+
+def test_no_register_is_spilled_and_shared_memory_suffices(compiled: list[dict[str, Any]]) -> None:
+    for row in compiled:
+        assert row["stack"] == 0, row
+        assert row["shared"] <= SHARED_BYTES, row
+        assert row["registers"] * row["num_warps"] * 32 <= 65_536, row
+
+
+def test_large_products_keep_more_operands_in_flight_than_small_ones(compiled: list[dict[str, Any]]) -> None:
+    small, middle, large = (row["shared"] for row in compiled if row["what"].endswith("squared"))
+
+    assert small < middle < large
