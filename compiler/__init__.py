@@ -18,6 +18,7 @@ memory make an update a swap of pointers, and evaluating A, then B, then A again
     runner = program.load_runner(first)
     logits, = runner(batch)
 
+    program.rebind(new_state_dict, runner)          # in place, between two batches; or beside what serves:
     second = program.allocate()
     program.evaluate(new_state_dict, second)
     runner.swap(second)                             # between two batches

@@ -17,7 +17,7 @@ from typing_extensions import Buffer
 from compiler import dtypes
 from compiler.definition import Literal
 from compiler.errors import BufferMismatchError, MissingTensorError, TensorMismatchError
-from compiler.formula import compute
+from compiler.evaluation import evaluate_into
 from compiler.literals import tensor_of
 from compiler.specs import ConstantSpec, TensorSpec
 
@@ -27,6 +27,16 @@ ALIGNMENT_BYTES: Final = 64
 def arena_bytes(constants: Sequence[ConstantSpec]) -> int:
     """Bytes that an arena needs, the last constant padded to the alignment too."""
     return sum(_padded(constant.size_bytes) for constant in constants)
+
+
+def offsets(constants: Sequence[ConstantSpec]) -> dict[str, int]:
+    """Where each constant starts in an arena, in bytes, by name."""
+    starts: dict[str, int] = {}
+    end = 0
+    for constant in constants:
+        starts[constant.name] = end
+        end += _padded(constant.size_bytes)
+    return starts
 
 
 def views(constants: Sequence[ConstantSpec], buffer: Buffer | None) -> dict[str, Tensor]:
@@ -45,12 +55,12 @@ def views(constants: Sequence[ConstantSpec], buffer: Buffer | None) -> dict[str,
             found=f"{arena.data_ptr() % ALIGNMENT_BYTES} bytes past a boundary",
             expected=f"a multiple of {ALIGNMENT_BYTES} bytes",
         )
+    starts = offsets(constants)
     result: dict[str, Tensor] = {}
-    offset = 0
     for constant in constants:
-        place = arena[offset : offset + constant.size_bytes].view(dtypes.BY_NAME[constant.dtype])
+        start = starts[constant.name]
+        place = arena[start : start + constant.size_bytes].view(dtypes.BY_NAME[constant.dtype])
         result[constant.name] = place.as_strided(constant.shape, constant.strides)
-        offset += _padded(constant.size_bytes)
     return result
 
 
@@ -87,7 +97,8 @@ def fill(
     check_tensors([spec for spec in requires if spec.name in read], tensors)
     check_constants(chosen, out)
     leaves: dict[tuple[str, str], Tensor] = {("tensor", name): tensors[name] for name in read}
-    leaves.update({("literal", literal.name): tensor_of(literal) for literal in literals})
+    owned = {name for constant in chosen for name in constant.formula.literals}
+    leaves.update({("literal", entry.name): tensor_of(entry) for entry in literals if entry.name in owned})
     with torch.no_grad():
         for constant in chosen:
             _write(constant, leaves, out[constant.name])
@@ -146,4 +157,4 @@ def _write(constant: ConstantSpec, leaves: Mapping[tuple[str, str], Tensor], out
         leaf = constant.formula.steps[0]
         out.copy_(leaves[leaf.operation, leaf.name])
     else:
-        out.copy_(compute(constant.formula, leaves))
+        evaluate_into(out, constant.formula, leaves)

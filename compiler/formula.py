@@ -52,7 +52,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "narrow": ("axes", "start", "length"),
     "cat": ("axes",),
 }
-_LEAVES: Final = frozenset({"tensor", "literal"})
+LEAVES: Final = frozenset({"tensor", "literal"})
 _MOVES: Final = frozenset({"reshape", "permute", "narrow", "cat"})
 _FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = {
     "add": torch.add,
@@ -113,7 +113,7 @@ class Formula:
     @property
     def moves_only(self) -> bool:
         """Whether every element is copied from a leaf, bit for bit."""
-        return all(step.operation in _LEAVES | _MOVES for step in self.steps)
+        return all(step.operation in LEAVES | _MOVES for step in self.steps)
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -198,15 +198,16 @@ def compute_steps(formula: Formula, leaves: Mapping[tuple[str, str], Tensor]) ->
     """
     values: list[Tensor] = []
     for step in formula.steps:
-        if step.operation in _LEAVES:
+        if step.operation in LEAVES:
             leaf = leaves[step.operation, step.name]
             values.append(leaf if formula.moves_only else leaf.to(torch.float64))
         else:
-            values.append(_apply(step, [values[index] for index in step.operands]))
+            values.append(apply_step(step, [values[index] for index in step.operands]))
     return values
 
 
-def _apply(step: Step, operands: list[Tensor]) -> Tensor:
+def apply_step(step: Step, operands: Sequence[Tensor]) -> Tensor:
+    """The value of a step that is no leaf."""
     match step.operation:
         case "offset":
             return operands[0] + step.value
@@ -221,7 +222,7 @@ def _apply(step: Step, operands: list[Tensor]) -> Tensor:
         case "narrow":
             return operands[0].narrow(step.axes[0], step.start, step.length)
         case "cat":
-            return torch.cat(operands, step.axes[0])
+            return torch.cat(list(operands), step.axes[0])
         case operation:
             return _FUNCTIONS[operation](*operands)
 

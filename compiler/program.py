@@ -124,6 +124,26 @@ class Program:
         self.evaluate(tensors, memory)
         return self.load_runner(memory, backend=backend)
 
+    def rebind(
+        self, tensors: Mapping[str, Tensor], runner: Runner, *, changed: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """New weights for a runner, written into the memory that it reads; nothing is compiled or allocated.
+
+        Args:
+            tensors: As for ``evaluate``.
+            runner: Of this program; no other thread may be running it meanwhile.
+            changed: As for ``evaluate``; None evaluates every formula.
+
+        Returns:
+            Names of the constants written.
+
+        Raises:
+            MissingTensorError, TensorMismatchError: Before anything is written.
+        """
+        written = self.evaluate(tensors, runner.constants, changed=changed)
+        runner.swap(runner.constants)
+        return written
+
     def save(self, folder: str | Path) -> Path:
         """Write ``program.pb`` and the packages into a new folder, whole or not at all; returns its path.
 

@@ -22,7 +22,10 @@ class Engine(Protocol):
     """What a backend makes of a program on this machine. Arguments were checked."""
 
     def bind(self, constants: Sequence[Tensor]) -> None:
-        """Read constants from this memory from now on. The caller keeps it alive."""
+        """Read constants from this memory, as it is now, from now on. The caller keeps it alive.
+
+        Called again with the same memory after it was written to: an engine may keep what it derived from it.
+        """
         ...
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -45,20 +48,25 @@ class Runner:
     def __init__(self, definition: Definition, engine: Engine, constants: Mapping[str, Tensor]) -> None:
         self._definition = definition
         self._engine = engine
-        self._constants: tuple[Tensor, ...] = ()
+        self._constants: dict[str, Tensor] = {}
         self._bounds = {dim.name: (dim.min, dim.max) for dim in definition.dims}
         self.swap(constants)
 
     def swap(self, constants: Mapping[str, Tensor]) -> None:
-        """Read constants from other memory from now on. On an error the old memory stays in use.
+        """Read constants from other memory, or from the same after it was written to. On an error the old stays in use.
 
         Raises:
             MissingTensorError, TensorMismatchError: A constant is not as the program states.
         """
         check_constants(self._definition.constants, constants)
-        chosen = tuple(constants[constant.name] for constant in self._definition.constants)
-        self._engine.bind(chosen)
+        chosen = {constant.name: constants[constant.name] for constant in self._definition.constants}
+        self._engine.bind(tuple(chosen.values()))
         self._constants = chosen
+
+    @property
+    def constants(self) -> Mapping[str, Tensor]:
+        """The memory that it reads now, by constant name."""
+        return self._constants
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Answer one batch.
