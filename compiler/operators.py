@@ -62,9 +62,10 @@ ATEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One argument of an operator, as its schema names it."""
+    """One argument of an operator, as its schema names it; ``kind`` is its type there (``"Optional[Tensor]"``)."""
 
     name: str
+    kind: str
     keyword_only: bool
     has_default: bool
     default: Any
@@ -80,21 +81,27 @@ class Operator:
     devices: tuple[str, ...]
 
 
-def _required(*names: str) -> tuple[Parameter, ...]:
-    return tuple(Parameter(name=name, keyword_only=False, has_default=False, default=None) for name in names)
+def _required(**kinds: str) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(name=name, kind=kind, keyword_only=False, has_default=False, default=None)
+        for name, kind in kinds.items()
+    )
 
 
-def _host(name: str, function: Callable[..., Any], *parameters: str) -> Operator:
-    return Operator(name=name, function=function, parameters=_required(*parameters), devices=("cpu",))
+def _on_sizes(name: str, function: Callable[..., Any]) -> Operator:
+    return Operator(name=name, function=function, parameters=_required(a="int", b="int"), devices=("cpu",))
 
 
 HOST: Final[dict[str, Operator]] = {
-    "int.add": _host("int.add", operator.add, "a", "b"),
-    "int.sub": _host("int.sub", operator.sub, "a", "b"),
-    "int.mul": _host("int.mul", operator.mul, "a", "b"),
-    "int.floordiv": _host("int.floordiv", operator.floordiv, "a", "b"),
+    "int.add": _on_sizes("int.add", operator.add),
+    "int.sub": _on_sizes("int.sub", operator.sub),
+    "int.mul": _on_sizes("int.mul", operator.mul),
+    "int.floordiv": _on_sizes("int.floordiv", operator.floordiv),
     "tuple.get": Operator(
-        name="tuple.get", function=operator.getitem, parameters=_required("of", "index"), devices=("cpu", "cuda")
+        name="tuple.get",
+        function=operator.getitem,
+        parameters=_required(of="List[Tensor]", index="int"),
+        devices=("cpu", "cuda"),
     ),
 }
 FUSED: Final = frozenset(name if "." in name else f"{name}.default" for name in kernels.OPERATIONS)
@@ -130,6 +137,7 @@ def _torch(name: str) -> Operator:
     parameters = tuple(
         Parameter(
             name=argument.name,
+            kind=str(argument.real_type),
             keyword_only=argument.kwarg_only,
             has_default=argument.has_default_value(),
             default=argument.default_value,

@@ -6,7 +6,7 @@ that are not what is stated. Shapes are found by running the graph on torch's me
 dimension: no memory is used and no weight is needed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from compiler import dtypes, operators
-from compiler.definition import Definition, Literal, Node, Ref, atoms
+from compiler.arguments import accepts, require_sense
+from compiler.definition import Argument, Definition, Literal, Node, Ref, atoms
 from compiler.errors import InvalidProgramError
 from compiler.formula import FIELDS, OPERANDS, Step, compute_steps
 from compiler.interpreter import Interpreter
@@ -189,7 +190,10 @@ def _arguments(node: Node, number: int, path: str) -> None:
     for parameter in operator.parameters:
         if not parameter.has_default and parameter.name not in names:
             raise _fault(f"{path}.arguments", f"no {parameter.name}", "every argument without a default")
+    kinds = {parameter.name: parameter.kind for parameter in operator.parameters}
     for position, (name, argument) in enumerate(node.arguments):
+        if not accepts(kinds[name], argument):
+            raise _fault(f"{path}.arguments[{position}]", argument, f"{kinds[name]}, as {node.operator} takes")
         if name == "dropout_p" and argument != 0.0:
             raise _fault(f"{path}.arguments[{position}]", f"dropout of {argument}", "no chance in a program")
         for atom in atoms(argument):
@@ -211,7 +215,6 @@ def _shapes(definition: Definition) -> None:
 
 def _run_on_meta(interpreter: Interpreter, definition: Definition, sizes: Mapping[str, int]) -> list[Any]:
     path = "definition.inputs"
-    done = 0
     try:
         with torch.device("meta"), torch.no_grad():
             inputs = [torch.empty(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs]
@@ -221,12 +224,20 @@ def _run_on_meta(interpreter: Interpreter, definition: Definition, sizes: Mappin
                 for entry in definition.constants
             ]
             values: list[Any] = [*inputs, *constants]
-            path = "definition.nodes[0]"
-            for done, _ in enumerate(interpreter.steps(values), start=1):
-                path = f"definition.nodes[{done}]"
+            turns = interpreter.steps(values)
+            for index, node in enumerate(definition.nodes):
+                path = f"definition.nodes[{index}]"
+                require_sense(node.operator, {name: _given(argument, values) for name, argument in node.arguments})
+                next(turns)
     except _OPERATOR_FAULTS as error:
         raise _fault(path, error, f"arguments that fit each other at {dict(sizes)}") from error
     return values
+
+
+def _given(argument: Argument, values: Sequence[Any]) -> Any:
+    if isinstance(argument, tuple):
+        return [_given(atom, values) for atom in argument]
+    return values[argument.value] if isinstance(argument, Ref) else argument
 
 
 def _output(value: Any, spec: TensorSpec, sizes: Mapping[str, int], path: str) -> None:
