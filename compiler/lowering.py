@@ -31,7 +31,7 @@ from compiler.specs import ConstantSpec, TensorSpec
 _FORMAT_NAME: Final = {getattr(torch, name): name for name in MEMORY_FORMATS}
 # A view holds only for some strides, and those differ between kernels and devices (attention on CPU and on meta);
 # reshape gives the same elements always, and is a view where it can be.
-_ALWAYS_HOLDS: Final = {
+ALWAYS_HOLDS: Final = {
     "aten.view.default": "aten.reshape.default",
     "aten._unsafe_view.default": "aten.reshape.default",
 }
@@ -88,7 +88,7 @@ def _constant(constant: Constant) -> ConstantSpec:
 
 def _node(node: fx.Node, numbers: Mapping[fx.Node, int], model: str, *, phase: str) -> Node:
     name = operators.name_of(node.target)
-    operator = operators.find(_ALWAYS_HOLDS.get(name, name))
+    operator = operators.find(ALWAYS_HOLDS.get(name, name))
     assert operator is not None, "capture refuses unknown operators"
     try:
         arguments = tuple(_arguments(operator, node, numbers))

@@ -11,6 +11,7 @@ from compiler.graph import Graph
 from compiler.passes.batchnorm import fold_batchnorm
 from compiler.passes.dead import remove_dead
 from compiler.passes.identity import remove_identities
+from compiler.passes.layout import lay_out
 from compiler.passes.repeated import merge_repeated
 from compiler.passes.report import Change, PassReport, Reason, Refusal
 
@@ -18,8 +19,8 @@ __all__ = ["PASSES", "Change", "PassReport", "Reason", "Refusal", "run_passes"]
 
 Pass = Callable[[Graph], tuple[Graph, PassReport]]
 
-# Norms before what is repeated: a layer that two norms read could fold neither.
-PASSES: Final[tuple[Pass, ...]] = (remove_identities, fold_batchnorm, merge_repeated, remove_dead)
+# Norms before what is repeated: a layer that two norms read could fold neither. Layout last.
+PASSES: Final[tuple[Pass, ...]] = (remove_identities, fold_batchnorm, merge_repeated, remove_dead, lay_out)
 
 
 def run_passes(graph: Graph) -> tuple[Graph, tuple[PassReport, ...]]:

@@ -59,7 +59,8 @@ def test_convolutions_of_any_rank_groups_and_bias_fold(
     program = compiled(model, torch.randn(2, 4, *(5,) * rank))
 
     assert program.report.count("fold_batchnorm") == 1
-    assert len(operators(program)) == 1
+    # A channels-last answer is made row-major again: outputs have the layout that the model gives them.
+    assert operators(program)[1:] in ([], ["aten.clone.default"])
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

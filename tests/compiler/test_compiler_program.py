@@ -101,7 +101,7 @@ def test_nodes_say_where_when_and_how_they_run(eager_program: compiler.Program) 
     assert {node.phase for node in nodes} == {"request"}
     assert {node.sync_mode for node in nodes} == {"inline"}
     assert all("cpu" in node.device_set for node in nodes)
-    assert {node.memory_layout for node in nodes} == {"none", "row_major"}
+    assert {node.memory_layout for node in nodes} == {"none", "channels_last", "row_major"}
 
 
 def test_what_depends_on_weights_alone_is_marked_constant() -> None:
