@@ -10,6 +10,7 @@ _SHOWN_CHANGES: Final = 8
 
 def as_values(program: Program) -> dict[str, Any]:
     """The whole report and the program's outline."""
+    plan = program.memory_plan()
     return {
         "digest": program.digest,
         "backend": program.backend,
@@ -18,6 +19,13 @@ def as_values(program: Program) -> dict[str, Any]:
         "dims": {dim.name: [dim.min, dim.max] for dim in program.definition.dims},
         "operators": len(program.definition.nodes),
         "arena_bytes": program.arena_bytes,
+        "memory_plan": {
+            "sizes": dict(plan.sizes),
+            "values": len(plan.lifetimes),
+            "total_bytes": plan.total_bytes,
+            "arena_bytes": plan.arena_bytes,
+            "lower_bound_bytes": plan.lower_bound_bytes,
+        },
         "constants": [
             {**_line(entry.name, entry.dtype, entry.shape), "formula": str(entry.formula)}
             for entry in program.constants
@@ -59,6 +67,11 @@ def as_text(program: Program) -> str:
         f"  target {target.path}: {target.size_bytes} bytes, {target.requirement}, torch {target.torch_version}"
         for target in program.targets
     ]
+    plan = program.memory_plan()
+    lines.append(
+        f"  memory between operators at the largest sizes: {plan.arena_bytes} bytes in one arena, "
+        f"at least {plan.lower_bound_bytes}, {plan.total_bytes} without reuse"
+    )
     for entry in program.report.passes:
         lines.append(f"{entry.name}: {len(entry.changes)} changes, {len(entry.refusals)} refused")
         lines += [f"  {change.site}: {change.what}" for change in entry.changes[:_SHOWN_CHANGES]]

@@ -16,6 +16,7 @@ from compiler import constants, encode, rendering, storage
 from compiler.backends import find_backend
 from compiler.backends.target import Target
 from compiler.definition import Definition
+from compiler.memory_plan import MemoryPlan, plan_memory
 from compiler.report import Report
 from compiler.runner import Runner
 from compiler.specs import ConstantSpec, TensorSpec
@@ -158,6 +159,15 @@ class Program:
             report=self.report,
         )
         return storage.write(contents, folder)
+
+    def memory_plan(self, sizes: Mapping[str, int] | None = None) -> MemoryPlan:
+        """Where each value of a run would lie in one arena, beside the least that any arena could be.
+
+        Args:
+            sizes: Dimension name → size; None means each at its largest.
+        """
+        largest = {dim.name: dim.max for dim in self.definition.dims}
+        return plan_memory(self.definition, largest if sizes is None else sizes)
 
     def text(self) -> str:
         """The graph as stable text that diffs well."""
