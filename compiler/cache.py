@@ -1,6 +1,7 @@
 """A folder of packages already built, by everything that decides what a build makes.
 
-The key is a SHA-256 over the definition's digest, the backend, and the backend's own key (flags and versions). An entry
+The key is a SHA-256 over the definition's digest (graph and shapes), the backend, the machine that is required, and the
+backend's own key (flags and versions). An entry
 is a package and its SHA-256 in one file name, written beside and renamed; one whose bytes do not match is not used and
 is built anew, so a broken cache costs time and nothing else.
 """
@@ -12,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 
-def entry_key(*, digest: str, backend: str, build_key: str) -> str:
+def entry_key(*, digest: str, backend: str, requirement: str, build_key: str) -> str:
     """The name of what would be built."""
-    return hashlib.sha256("\0".join((digest, backend, build_key)).encode()).hexdigest()
+    return hashlib.sha256("\0".join((digest, backend, requirement, build_key)).encode()).hexdigest()
 
 
 def find(folder: Path, key: str) -> bytes | None:

@@ -8,11 +8,9 @@ from typing import Final
 from torch import Tensor, nn
 
 from compiler import cache as packages
-from compiler import encode
 from compiler.backends import find_backend
 from compiler.backends.target import Target
 from compiler.capture import capture
-from compiler.definition import Definition
 from compiler.dynamic import Dynamic
 from compiler.lowering import lower
 from compiler.passes import run_passes
@@ -33,6 +31,7 @@ def compile(
     *,
     dynamic: Dynamic | None = None,
     backend: str = "aoti",
+    targets: Sequence[str] = (),
     progress: Progress | None = None,
     cache: str | Path | None = None,
 ) -> Program:
@@ -43,6 +42,8 @@ def compile(
         example_inputs: One plausible tensor per argument of ``forward``.
         dynamic: Input name → axis → ``Dim``. Other axes keep their size: ``{"x": {0: Dim(name="batch", max=64)}}``.
         backend: A key of ``compiler.backends.BACKENDS``: ``"aoti"`` (native code, 10 to 20 s) or ``"eager"``.
+        targets: What to build packages for, if not for the backend's own default: ``"x86-64-v3"`` and ``"native"`` (all
+            that this CPU has) for ``"aoti"``. A runner takes the one that is nearest to its machine.
         progress: Called as (stage, share of the whole that is done, 0 to 1).
         cache: A folder of packages; a graph that was built before, with the same flags and versions, is not built
             again, only verified with this model's weights. It holds native code: keep it as safe as the code itself.
@@ -63,47 +64,68 @@ def compile(
     definition = lower(graph)
     validate(definition)
     tell("build", 0.2)
-    package = _package(definition, backend=backend, cache=None if cache is None else Path(cache))
-    program = _program(definition, backend=backend, package=package, report=Report(passes=passes, figures=()))
+    program = Program(
+        definition=definition, backend=backend, targets=(), packages={}, report=Report(passes=passes, figures=())
+    )
+    for asked in targets or (find_backend(backend).requirement,):
+        program = _with_target(program, asked, cache=None if cache is None else Path(cache))
     tell("verify", 0.8)
     figures = verify(
         definition,
         model=model,
         example_inputs=example_inputs,
         bind=_binder(program),
-        backends=(_REFERENCE,) if backend == _REFERENCE else (_REFERENCE, backend),
+        backends=(_REFERENCE, *_names(program)),
     )
     tell("done", 1.0)
     return replace(program, report=Report(passes=passes, figures=figures))
 
 
-def _package(definition: Definition, *, backend: str, cache: Path | None) -> bytes | None:
-    chosen = find_backend(backend)
-    chosen.refuse(definition)
+def _with_target(program: Program, asked: str, *, cache: Path | None) -> Program:
+    """The program with a package for what was asked, if its backend makes any."""
+    chosen = find_backend(program.backend)
+    requirement = chosen.resolve(asked)
+    chosen.refuse(program.definition, requirement=requirement)
+    package = _package(program, requirement=requirement, cache=cache)
+    if package is None:
+        return program
+    target = Target.describe(package, backend=program.backend, requirement=requirement, suffix=chosen.suffix)
+    others = tuple(other for other in program.targets if other.path != target.path)
+    return replace(program, targets=(*others, target), packages={**program.packages, target.path: package})
+
+
+def _package(program: Program, *, requirement: str, cache: Path | None) -> bytes | None:
+    chosen = find_backend(program.backend)
     if cache is None:
-        return chosen.build(definition)
-    key = packages.entry_key(digest=encode.digest(definition), backend=backend, build_key=chosen.build_key())
+        return chosen.build(program.definition, requirement=requirement)
+    key = packages.entry_key(
+        digest=program.digest,
+        backend=program.backend,
+        requirement=requirement,
+        build_key=chosen.build_key(requirement=requirement),
+    )
     found = packages.find(cache, key)
     if found is not None:
         return found
-    built = chosen.build(definition)
+    built = chosen.build(program.definition, requirement=requirement)
     if built is not None:
         packages.store(cache, key, built)
     return built
 
 
-def _program(definition: Definition, *, backend: str, package: bytes | None, report: Report) -> Program:
-    if package is None:
-        return Program(definition=definition, backend=backend, targets=(), packages={}, report=report)
-    chosen = find_backend(backend)
-    target = Target.describe(package, backend=backend, requirement=chosen.requirement, suffix=chosen.suffix)
-    return Program(
-        definition=definition, backend=backend, targets=(target,), packages={target.path: package}, report=report
-    )
+def _names(program: Program) -> dict[str, Target]:
+    """What verification calls each package: by its backend, and where there are several by what it needs, too."""
+    if len(program.targets) == 1:
+        return {program.backend: program.targets[0]}
+    return {f"{program.backend} {target.requirement}": target for target in program.targets}
 
 
 def _binder(program: Program) -> Callable[[Mapping[str, Tensor], str], Runner]:
-    def bind(tensors: Mapping[str, Tensor], backend: str) -> Runner:
-        return program.bind(tensors, backend=backend)
+    names = _names(program)
+
+    def bind(tensors: Mapping[str, Tensor], name: str) -> Runner:
+        if name == _REFERENCE:
+            return program.bind(tensors, backend=_REFERENCE)
+        return replace(program, targets=(names[name],)).bind(tensors)
 
     return bind

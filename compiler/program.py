@@ -115,7 +115,8 @@ class Program:
             MissingTensorError, TensorMismatchError: A constant is not as stated.
         """
         name = backend or self.backend
-        target = next((target for target in self.targets if target.backend == name), None)
+        offered = [target for target in self.targets if target.backend == name]
+        target = find_backend(name).choose(offered)
         package = self.packages[target.path] if target else b""
         return Runner(self.definition, find_backend(name).load(self.definition, target, package), constants)
 

@@ -5,6 +5,7 @@ it is first asked for. ``eager`` interprets the definition; ``aoti`` compiles it
 outside. A backend states what it refuses, and why, before any work is done.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, Protocol, cast
 
@@ -22,20 +23,28 @@ BACKENDS: Final[dict[str, str]] = {
 
 
 class Backend(Protocol):
-    """One way to run definitions. ``requirement`` and ``suffix`` describe its packages, if it makes any."""
+    """One way to run definitions. ``requirement`` is what its packages need unless asked otherwise."""
 
     requirement: str
     suffix: str
 
-    def refuse(self, definition: Definition) -> None:
-        """Raise ``BackendRefusedError`` when this machine cannot build the definition."""
+    def resolve(self, asked: str) -> str:
+        """The requirement that is meant on this machine, spelled out."""
         ...
 
-    def build_key(self) -> str:
+    def choose(self, targets: Sequence[Target]) -> Target | None:
+        """Of its targets the one to load on this machine."""
+        ...
+
+    def refuse(self, definition: Definition, *, requirement: str) -> None:
+        """Raise ``BackendRefusedError`` when this machine cannot build the definition for the requirement."""
+        ...
+
+    def build_key(self, *, requirement: str) -> str:
         """Everything beside the definition that decides what ``build`` makes: flags and versions."""
         ...
 
-    def build(self, definition: Definition) -> bytes | None:
+    def build(self, definition: Definition, *, requirement: str) -> bytes | None:
         """The package to ship, or None when the definition is enough."""
         ...
 

@@ -1,4 +1,4 @@
-"""The aoti backend: AOTInductor code for x86-64-v3 CPUs, with every constant outside the code.
+"""The aoti backend: AOTInductor code for one instruction set, with every constant outside the code.
 
 Measured on torch 2.13, each a reason for a line below:
 - constants of ≤ 8 elements are baked into the code unless ``always_keep_tensor_constants`` is set, and an update is
@@ -8,13 +8,14 @@ Measured on torch 2.13, each a reason for a line below:
 - it unpacks into ``$TMPDIR`` and leaks that when killed: it gets a scratch folder that is removed at once (the code
   stays mapped), and folders that a kill left behind are removed after a day;
 - precompiled headers and probing the host's instruction sets cost 19 of 32 s and gain nothing for one compilation;
-- the number of threads is baked in unless ``cpp.dynamic_threads`` is set.
+- the number of threads is baked in unless ``cpp.dynamic_threads`` is set;
+- a dynamic dimension may be specialised without a word: a package is asked at both ends of every dimension at once.
 """
 
 import os
-import platform
 import shlex
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -29,6 +30,7 @@ import torch._inductor.config
 from torch import Tensor, nn
 
 from compiler import dtypes
+from compiler.backends import instruction_sets
 from compiler.backends.target import Target, torch_version
 from compiler.definition import Definition
 from compiler.dynamic import trace_sizes
@@ -36,13 +38,11 @@ from compiler.errors import BackendRefusedError, BuildError
 from compiler.interpreter import Interpreter
 from compiler.runner import Engine
 
-REQUIREMENT: Final = "x86-64-v3"
-CPU_LISTING: Final = Path("/proc/cpuinfo")
 OPTIONS: Final[Mapping[str, Any]] = {
     "aot_inductor.package_constants_in_so": False,
     "always_keep_tensor_constants": True,
     "cpp.simdlen": 256,
-    "cpp.march": REQUIREMENT,
+    "cpp.march": instruction_sets.BASE,
     "cpp.vec_isa_ok": True,
     "cpp.dynamic_threads": True,
     "compile_threads": 1,
@@ -50,7 +50,6 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "aot_inductor.precompile_headers": False,
 }
 
-_V3_FLAGS: Final = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 _SCRATCH_PREFIX: Final = "treering-aoti-"
 _SCRATCH_AGE_S: Final = 86_400.0
 _ENVIRONMENT = threading.Lock()
@@ -59,12 +58,22 @@ _ENVIRONMENT = threading.Lock()
 class AotiBackend:
     """Needs a C++ compiler to build, and the torch version that built a package to load it."""
 
-    requirement = REQUIREMENT
+    requirement = instruction_sets.BASE
     suffix = ".pt2"
 
-    def refuse(self, definition: Definition) -> None:
+    def resolve(self, asked: str) -> str:
+        """``native`` as what this machine has."""
+        return instruction_sets.requirement_here(asked)
+
+    def choose(self, targets: Sequence[Target]) -> Target | None:
+        """Of those that this machine can run the nearest to it; the first, to be refused with a reason, of none."""
+        fitting = [target for target in targets if not instruction_sets.lacks(target.requirement)]
+        nearest = max(fitting, key=lambda target: instruction_sets.extensions(target.requirement), default=None)
+        return nearest or next(iter(targets), None)
+
+    def refuse(self, definition: Definition, *, requirement: str) -> None:
         """Refuse machines without a C++ compiler or the instruction set, and torch without the options needed."""
-        _refuse_machine()
+        _refuse_machine(requirement)
         unknown = sorted(OPTIONS.keys() - torch._inductor.config.get_config_copy().keys())
         if unknown:
             raise BackendRefusedError(
@@ -79,7 +88,7 @@ class AotiBackend:
                 "path with spaces or quotes",
                 next_step="Install into another folder, or use backend='eager'.",
             )
-        compiler = os.environ.get("CXX", "g++")
+        compiler = _compiler()
         if shutil.which(compiler) is None:
             raise BackendRefusedError(
                 backend="aoti",
@@ -87,11 +96,12 @@ class AotiBackend:
                 next_step="Install g++, name one in CXX, or use backend='eager'.",
             )
 
-    def build_key(self) -> str:
-        """Options and torch version."""
-        return f"{sorted(OPTIONS.items())} torch {torch.__version__}"
+    def build_key(self, *, requirement: str) -> str:
+        """Options, and the versions of torch and of the C++ compiler."""
+        said = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+        return f"{sorted(_options(requirement).items())} torch {torch.__version__} {said.partition(chr(10))[0]}"
 
-    def build(self, definition: Definition) -> bytes:
+    def build(self, definition: Definition, *, requirement: str) -> bytes:
         """Compile. Takes 10 to 20 s and leaves nothing behind but the package."""
         sizes = trace_sizes(definition.dims)
         dims = {dim.name: torch.export.Dim(dim.name, min=dim.min, max=dim.max) for dim in definition.dims}
@@ -100,7 +110,9 @@ class AotiBackend:
             {axis: dims[dim] for axis, dim in enumerate(spec.dims) if dim is not None} for spec in definition.inputs
         )
         with _scratch() as scratch, _plain(scratch) as folder, _environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/cache"):
-            package = _compile(_ConstantsOutside(definition), inputs, shapes, folder / "package.pt2")
+            package = _compile(
+                _ConstantsOutside(definition), inputs, shapes, folder / "package.pt2", options=_options(requirement)
+            )
         found = set(_open(package).get_constant_fqns())
         expected = {_constant_name(index) for index in range(len(definition.constants))}
         if found != expected:
@@ -108,17 +120,18 @@ class AotiBackend:
                 backend="aoti",
                 reason=f"its constants are {sorted(found ^ expected)} off the program's: some were baked in or added",
             )
+        refuse_specialised(definition, _AotiEngine(_open(package)))
         return package
 
     def load(self, definition: Definition, target: Target | None, package: bytes) -> Engine:
         """Load native code that was checked against the program."""
-        if target is None or target.requirement != REQUIREMENT:
+        if target is None:
             raise BackendRefusedError(
                 backend="aoti",
-                reason=f"the program holds no package for it and {REQUIREMENT}",
+                reason="the program holds no package for it",
                 next_step="Compile it with backend='aoti', or load it with backend='eager'.",
             )
-        _refuse_machine()
+        _refuse_machine(target.requirement)
         if target.torch_version != torch_version():
             raise BackendRefusedError(
                 backend="aoti",
@@ -165,34 +178,63 @@ def _constant_name(index: int) -> str:
     return f"c{index}"
 
 
-def _refuse_machine() -> None:
-    if platform.machine() != "x86_64":
-        raise _lacks(f"this machine is {platform.machine()}")
-    for line in CPU_LISTING.read_text().splitlines():
-        if line.startswith("flags"):
-            missing = _V3_FLAGS - set(line.split())
-            if missing:
-                raise _lacks(f"this CPU lacks {', '.join(sorted(missing))}")
-            return
-    raise _lacks(f"{CPU_LISTING} lists no CPU flags")
+def refuse_specialised(definition: Definition, engine: Engine) -> None:
+    """Refuse code that answers for one size of a dimension only, and says nothing.
+
+    Raises:
+        BuildError: At the least or the greatest sizes it fails, or an output has another shape than stated.
+    """
+    if not definition.dims:
+        return
+    engine.bind(list(_ConstantsOutside(definition).buffers()))
+    for sizes in ({dim.name: dim.min for dim in definition.dims}, {dim.name: dim.max for dim in definition.dims}):
+        inputs = [torch.zeros(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs]
+        try:
+            with torch.no_grad():
+                found = [tuple(value.shape) for value in engine.run(inputs)]
+        except RuntimeError as error:
+            raise BuildError(backend="aoti", reason=f"its code fails at {sizes}: {error}") from error
+        for shape, output in zip(found, definition.outputs, strict=True):
+            sized = zip(shape, output.spec.at(sizes), output.spec.dims, strict=True)
+            if any(dim != "" and size != stated for size, stated, dim in sized):
+                raise BuildError(
+                    backend="aoti",
+                    reason=f"a dynamic dimension was specialised: output {output.spec.name!r} is {shape} at {sizes}, "
+                    f"expected {output.spec.at(sizes)}",
+                )
 
 
-def _lacks(reason: str) -> BackendRefusedError:
-    return BackendRefusedError(
-        backend="aoti",
-        reason=f"its code needs {REQUIREMENT} and {reason}",
-        next_step="Use backend='eager'.",
-    )
+def _compiler() -> str:
+    return os.environ.get("CXX", "g++")
 
 
-def _compile(module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[Any, ...], path: Path) -> bytes:
+def _options(requirement: str) -> dict[str, Any]:
+    """For the base as pinned; for more, whatever this machine has."""
+    if requirement == instruction_sets.BASE:
+        return dict(OPTIONS)
+    return {**OPTIONS, "cpp.march": "native", "cpp.simdlen": 512 if "+avx512f" in requirement else 256}
+
+
+def _refuse_machine(requirement: str) -> None:
+    lacks = instruction_sets.lacks(requirement)
+    if lacks:
+        raise BackendRefusedError(
+            backend="aoti",
+            reason=f"its code needs {requirement} and {lacks}",
+            next_step="Use backend='eager'.",
+        )
+
+
+def _compile(
+    module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[Any, ...], path: Path, *, options: dict[str, Any]
+) -> bytes:
     with warnings.catch_warnings(), torch.no_grad():
         # Inductor and export warn about their own use of torch (torch.jit, pytree): nothing a caller could change.
         warnings.simplefilter("ignore", category=DeprecationWarning)
         warnings.simplefilter("ignore", category=FutureWarning)
         exported = torch.export.export(module, inputs, dynamic_shapes={"inputs": shapes}, strict=False)
         try:
-            torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=dict(OPTIONS))
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
         except RuntimeError as error:
             raise BuildError(backend="aoti", reason=f"AOTInductor failed: {error}") from error
     return path.read_bytes()

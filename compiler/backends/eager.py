@@ -28,14 +28,22 @@ class EagerBackend:
     requirement = ""
     suffix = ""
 
-    def refuse(self, definition: Definition) -> None:
+    def resolve(self, asked: str) -> str:
+        """It runs everywhere."""
+        return asked
+
+    def choose(self, targets: Sequence[Target]) -> Target | None:
+        """It needs none."""
+        return None
+
+    def refuse(self, definition: Definition, *, requirement: str) -> None:
         """Every valid definition can be interpreted."""
 
-    def build_key(self) -> str:
+    def build_key(self, *, requirement: str) -> str:
         """Nothing is built."""
         return ""
 
-    def build(self, definition: Definition) -> bytes | None:
+    def build(self, definition: Definition, *, requirement: str) -> bytes | None:
         """The definition is enough."""
         return None
 

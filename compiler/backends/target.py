@@ -27,7 +27,7 @@ class Target:
             backend=backend,
             requirement=requirement,
             torch_version=torch_version(),
-            path=f"targets/{backend}-{requirement}{suffix}",
+            path=f"targets/{backend}-{_file_word(requirement)}{suffix}",
             size_bytes=len(content),
             sha256=hashlib.sha256(content).hexdigest(),
         )
@@ -35,6 +35,12 @@ class Target:
     def matches(self, content: bytes) -> bool:
         """Whether ``content`` is this target's package, byte for byte."""
         return len(content) == self.size_bytes and hashlib.sha256(content).hexdigest() == self.sha256
+
+
+def _file_word(requirement: str) -> str:
+    """A requirement as part of a file's name: a long one by its base and eight digits that tell it from others."""
+    base, _, extensions = requirement.partition("+")
+    return f"{base}-{hashlib.sha256(extensions.encode()).hexdigest()[:8]}" if extensions else base
 
 
 def torch_version() -> str:

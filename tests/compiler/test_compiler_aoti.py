@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from compiler.backends import aoti
+from compiler.backends import aoti, instruction_sets
 
 pytestmark = pytest.mark.skipif(
     "cpp.march" not in torch._inductor.config.get_config_copy(),
@@ -211,7 +211,7 @@ def test_a_torch_without_the_options_is_refused_before_any_work(
     monkeypatch.setattr(aoti, "OPTIONS", {**aoti.OPTIONS, "cpp.no_such_option": 1})
 
     with pytest.raises(compiler.BackendRefusedError, match=r"has no option cpp\.no_such_option.*backend='eager'"):
-        aoti.BACKEND.refuse(aoti_program.definition)
+        aoti.BACKEND.refuse(aoti_program.definition, requirement=instruction_sets.BASE)
 
 
 def test_a_machine_without_a_compiler_is_refused_before_any_work(
@@ -220,7 +220,7 @@ def test_a_machine_without_a_compiler_is_refused_before_any_work(
     monkeypatch.setenv("CXX", "no-such-compiler")
 
     with pytest.raises(compiler.BackendRefusedError, match=r"no C\+\+ compiler \('no-such-compiler'.*backend='eager'"):
-        aoti.BACKEND.refuse(aoti_program.definition)
+        aoti.BACKEND.refuse(aoti_program.definition, requirement=instruction_sets.BASE)
 
 
 @pytest.mark.parametrize(("flags", "lacks"), [("fpu sse avx", "avx2"), ("", "no CPU flags")])
@@ -229,7 +229,7 @@ def test_a_cpu_without_the_instruction_set_is_refused(
 ) -> None:
     listing = tmp_path / "cpuinfo"
     listing.write_text(f"flags : {flags}\n" if flags else "processor : 0\n")
-    monkeypatch.setattr(aoti, "CPU_LISTING", listing)
+    monkeypatch.setattr(instruction_sets, "CPU_LISTING", listing)
 
     with pytest.raises(compiler.BackendRefusedError, match=lacks):
         aoti_program.load_runner(aoti_program.allocate())
@@ -245,7 +245,13 @@ def test_a_graph_that_was_built_before_is_not_built_again(
     from compiler import cache
 
     (package,) = aoti_program.packages.values()
-    key = cache.entry_key(digest=aoti_program.digest, backend="aoti", build_key=aoti.BACKEND.build_key())
+    needed = instruction_sets.BASE
+    key = cache.entry_key(
+        digest=aoti_program.digest,
+        backend="aoti",
+        requirement=needed,
+        build_key=aoti.BACKEND.build_key(requirement=needed),
+    )
     cache.store(tmp_path, key, package)
     monkeypatch.setattr(aoti, "_compile", lambda *arguments: pytest.fail("it was built again"))
 
