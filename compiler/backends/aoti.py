@@ -74,6 +74,12 @@ class AotiBackend:
     def refuse(self, definition: Definition, *, requirement: str) -> None:
         """Refuse machines without a C++ compiler or the instruction set, and torch without the options needed."""
         _refuse_machine(requirement)
+        if requirement not in (instruction_sets.BASE, instruction_sets.requirement_here(instruction_sets.NATIVE)):
+            raise BackendRefusedError(
+                backend="aoti",
+                reason=f"it builds for {instruction_sets.BASE} or for all that this CPU has, not for {requirement}",
+                next_step=f"Ask for '{instruction_sets.BASE}' or '{instruction_sets.NATIVE}'.",
+            )
         unknown = sorted(OPTIONS.keys() - torch._inductor.config.get_config_copy().keys())
         if unknown:
             raise BackendRefusedError(
@@ -186,7 +192,8 @@ def refuse_specialised(definition: Definition, engine: Engine) -> None:
     """
     if not definition.dims:
         return
-    engine.bind(list(_ConstantsOutside(definition).buffers()))
+    constants = list(_ConstantsOutside(definition).buffers())
+    engine.bind(constants)
     for sizes in ({dim.name: dim.min for dim in definition.dims}, {dim.name: dim.max for dim in definition.dims}):
         inputs = [torch.zeros(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs]
         try:

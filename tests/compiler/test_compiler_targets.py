@@ -97,6 +97,13 @@ def test_code_for_another_machine_is_refused_by_name(eager_program: compiler.Pro
         program.load_runner(program.allocate())
 
 
+def test_code_is_built_for_the_base_or_for_all_that_a_cpu_has(eager_program: compiler.Program, cpu) -> None:  # type: ignore[no-untyped-def]
+    cpu(NEW)
+
+    with pytest.raises(compiler.BackendRefusedError, match=r"not for x86-64-v3\+avx512f.*'x86-64-v3' or 'native'"):
+        aoti.BACKEND.refuse(eager_program.definition, requirement="x86-64-v3+avx512f")
+
+
 class _Specialised:
     """Code that answers for one number of rows, whatever it is asked."""
 
