@@ -12,6 +12,7 @@ Area = Callable[[bool], tuple[Stage, ...]]  # is it quick? → stages
 AREAS: Final[dict[str, str]] = {
     "ckpt": "benchmarks.checkpoints:stages",
     "delta": "benchmarks.deltas:stages",
+    "kernels": "benchmarks.kernels:stages",
     "pipeline": "benchmarks.pipeline:stages",
 }
 

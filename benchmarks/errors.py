@@ -3,6 +3,7 @@
     BenchmarkError
     ├── UnknownAreaError  (ValueError)  a name that the table of areas does not have
     ├── UnknownPairError  (ValueError)  a name that the table of pairs does not have
+    ├── NoGpuError                      an area that measures a GPU, where torch finds none
     └── CaseFailedError                 a process that ended without its measurements
 
 Each says the thing, what was found, what was expected and what to do next; the facts are attributes.
@@ -29,6 +30,17 @@ class UnknownPairError(BenchmarkError, ValueError):
     def __init__(self, name: str, *, known: Iterable[str]) -> None:
         self.name, self.known = name, tuple(known)
         super().__init__(f"there is no pair '{name}'; expected one of: {', '.join(self.known)}.")
+
+
+class NoGpuError(BenchmarkError):
+    """An area measures a GPU and there is none."""
+
+    def __init__(self, area: str) -> None:
+        self.area = area
+        super().__init__(
+            f"'{area}' measures a GPU: torch finds no CUDA device, expected one. "
+            "Run it on a machine that has a GPU, and torch for CUDA."
+        )
 
 
 class CaseFailedError(BenchmarkError):

@@ -21,6 +21,7 @@ LIBRARIES = (
     "pyxdelta",
     "safetensors",
     "torch",
+    "triton",
     "z4ai",
     "zipnn",
     "zstandard",
@@ -30,12 +31,13 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def machine_facts() -> dict[str, Any]:
-    """CPU model, cores, memory, kernel, Python and versions (null where not installed), and the commit."""
+    """CPU model, cores, memory, kernel, GPU, Python and versions (null where not installed), and the commit."""
     return {
         "cpu": _proc_field("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "kernel": platform.release(),
+        "gpu": _gpu(),
         "python": platform.python_version(),
         "libraries": {
             **{name: _version(name) for name in LIBRARIES},
@@ -54,6 +56,14 @@ def load_average() -> float:
 def _proc_field(path: str, name: str) -> str:
     lines = Path(path).read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "unknown")
+
+
+def _gpu() -> str | None:
+    """Name and driver of each GPU, as nvidia-smi tells them; None without one."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _version(library: str) -> str | None:

@@ -31,13 +31,13 @@ def _kernel(
 ):
     column_D = tl.arange(0, COLUMNS)
     mask_D = column_D < columns
-    gain_D = load_vector(gain_ptr, column_D, mask_D, 1.0)
-    bias_D = load_vector(bias_ptr, column_D, mask_D, 0.0)
     for block in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         row_R, mask_RD = numbers_of(block, count, mask_D, ROWS, WIDE)
         x_RD = tl.load(x_ptr + (row_R * x_stride)[:, None] + column_D[None, :], mask_RD, other=0.0)
         residual_RD = tl.load(residual_ptr + (row_R * residual_stride)[:, None] + column_D[None, :], mask_RD, other=0.0)
         sum_RD = x_RD.to(tl.float32) + residual_RD.to(tl.float32)
+        gain_D = load_vector(gain_ptr, column_D, mask_D, 1.0)
+        bias_D = load_vector(bias_ptr, column_D, mask_D, 0.0)
         y_RD = normalised(sum_RD, mask_RD, columns, eps) * gain_D[None, :] + bias_D[None, :]
         place_RD = (row_R * columns)[:, None] + column_D[None, :]
         tl.store(out_ptr + place_RD, y_RD.to(out_ptr.dtype.element_ty), mask_RD)

@@ -156,7 +156,9 @@ def row_config(operator: str, columns: int, dtype: torch.dtype, device: torch.de
             return found
     held = 1 << (columns - 1).bit_length()
     rows = max(1, min(16, 1024 // held))
-    return RowConfig(rows=rows, warps=max(4, min(32, rows * held // 512)), programs=0)  # 16 elements for each thread
+    # 16 elements for each thread; more than 16 warps leave a thread 64 registers, which long rows spill.
+    warps = max(4, min(16, rows * held // 512), held // 1024)
+    return RowConfig(rows=rows, warps=min(32, warps), programs=0)
 
 
 @lru_cache(maxsize=4096)

@@ -42,6 +42,7 @@ def test_the_document_has_its_schema(report: dict[str, Any]) -> None:
         "cores",
         "memory_bytes",
         "kernel",
+        "gpu",
         "python",
         "libraries",
         "commit",

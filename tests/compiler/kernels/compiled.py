@@ -1,8 +1,8 @@
 """Compile every kernel for a Hopper GPU without having one, and tell what each takes: ``python -m …compiled [all]``.
 
-Prints a JSON line for each: operator, shape, threads, registers for each thread, bytes of its stack (spilled registers)
-and of shared memory. Runs as a program of its own, as ``TRITON_INTERPRET`` is 0 here. With ``all`` every length of rows
-that is a power of two is compiled, too.
+Prints a JSON line for each: operator, registers for each thread, bytes of its stack (spilled registers) and of shared
+memory, and what its code has of the machine's wide instructions. Runs as a program of its own, as ``TRITON_INTERPRET``
+is 0 here. With ``all`` every length of rows that is a power of two is compiled, too.
 """
 
 import json
@@ -55,7 +55,12 @@ class Compiled:
                 attributes[(place,)] = [["tt.divisibility", 16]]
         source = triton.compiler.ASTSource(self._kernel, signature, constexprs=constants, attrs=attributes)
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=self._options)
-        Compiled.found = {**_usage(made.asm["cubin"]), "shared": made.metadata.shared, **self._options}
+        Compiled.found = {
+            **_usage(made.asm["cubin"]),
+            **_code(made.asm["ptx"]),
+            "shared": made.metadata.shared,
+            **self._options,
+        }
 
 
 def _kind(value: Any) -> str:
@@ -74,6 +79,12 @@ def _usage(cubin: bytes) -> dict[str, int]:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (line,) = re.findall(r"REG:(\d+) STACK:(\d+)", said)
     return {"registers": int(line[0]), "stack": int(line[1])}
+
+
+def _code(ptx: str) -> dict[str, int]:
+    """Bits of the widest load from global memory, and the number of products of matrices that a warp group does."""
+    loads = [int(count) * int(bits) for count, bits in re.findall(r"ld\.global\S*\.v(\d)\.b(\d+)", ptx)]
+    return {"load_bits": max(loads, default=0), "group_products": ptx.count("wgmma.mma_async")}
 
 
 def calls(*, is_all: bool) -> Iterator[tuple[str, str, Call]]:

@@ -37,3 +37,13 @@ def test_large_products_keep_more_operands_in_flight_than_small_ones(compiled: l
     small, middle, large = (row["shared"] for row in compiled if row["what"].endswith("squared"))
 
     assert small < middle < large
+
+
+def test_rows_are_read_16_bytes_at_a_time_and_large_products_use_the_matrix_units(
+    compiled: list[dict[str, Any]],
+) -> None:
+    rows = [row for row in compiled if row["what"] == "bfloat16" and row["operator"] != "linear_act"]
+    (large,) = (row for row in compiled if row["what"] == "4096 squared")
+
+    assert {row["load_bits"] for row in rows} == {128}
+    assert large["group_products"] > 0
