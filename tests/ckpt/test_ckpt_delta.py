@@ -148,6 +148,26 @@ def test_the_same_pair_gives_the_same_bytes(pair: Path) -> None:
         assert (pair / "again" / file.name).read_bytes() == file.read_bytes()
 
 
+NEW: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
+    "bytes": lambda: {"w": torch.randint(0, 256, (5_000_000,), dtype=torch.uint8)},
+    "floats": lambda: {"w": torch.randn(1_000_000)},
+    "small tensors": lambda: {f"{n}": torch.randint(0, 256, (1024,), dtype=torch.uint8) for n in range(300)},
+    "tiny tensors": lambda: {f"{n}": torch.randint(0, 256, (3,), dtype=torch.uint8) for n in range(300)},
+}
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_halves_with_nothing_in_common_cost_no_more_than_a_copy(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    for half in ("old", "new"):
+        ckpt.save(NEW[kind](), tmp_path / half)
+
+    ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "delta")
+
+    copy, delta = (sum(file.stat().st_size for file in (tmp_path / it).iterdir()) for it in ("new", "delta"))
+    assert delta <= 1.001 * copy
+
+
 def test_nothing_changed_costs_the_manifest_only(pair: Path) -> None:
     delta = ckpt.diff(pair / "old", pair / "old", pair / "none")
 
