@@ -1,9 +1,9 @@
 """Protobuf messages ↔ values, in an envelope that is canonical byte for byte.
 
-A file is magic, u64 length of the body, the body, SHA-256 of the body. A body is accepted only when it holds no
-unknown field at any level and serialising what was parsed gives the same bytes: one content has one encoding, and
-nothing can be hidden in it. Size and number of records are checked before parsing, lengths of repeated fields before
-they become values.
+A file is magic, u64 length of the body, the body, SHA-256 of the body. The body is a message, of a delta packed. A
+message is accepted only when it holds no unknown field at any level and serialising what was parsed gives the same
+bytes: one content has one encoding, and nothing can be hidden in it. Size and number of records are checked before
+parsing, lengths of repeated fields before they become values.
 """
 
 import struct
@@ -17,6 +17,7 @@ from ckpt.format.bounds import check_records
 from ckpt.format.digests import CRC32_BYTES, SHA256_BYTES, Chunks, chunk_count, sha256
 from ckpt.format.dtypes import BY_NAME
 from ckpt.format.manifest import FORMAT_VERSION, Attachment, FileRecord, Manifest, Placement
+from ckpt.format.packing import pack, stated_size, unpack
 from ckpt.format.piece_rules import MAX_PIECES
 from ckpt.format.records import MAX_DIMENSIONS, PieceRecord, TensorRecord
 from ckpt.format.state import Kind, Node
@@ -28,6 +29,10 @@ DELTA_MAGIC = b"treering-dlta\r\n\x01"
 _LENGTH = struct.Struct("<Q")
 _OVERHEAD = len(MANIFEST_MAGIC) + _LENGTH.size + 32
 MAX_FILE_BYTES = MAX_BODY_BYTES + _OVERHEAD
+_PACKED = frozenset({DELTA_MAGIC})  # names and counts are most of a small delta
+_STORED, _ZSTD = b"\0", b"\1"
+_MOST_PACKING = 1024  # bytes for each packed one: a message that repeats itself more is stored as it is
+_THOROUGHLY_BYTES = 1 << 18  # up to here zstd takes milliseconds at its best
 
 M = TypeVar("M", bound=Message)
 
@@ -35,6 +40,8 @@ M = TypeVar("M", bound=Message)
 def seal_envelope(message: Message, magic: bytes) -> bytes:
     """The bytes of a file that holds ``message``."""
     body = message.SerializeToString(deterministic=True)
+    if magic in _PACKED:
+        body = _packed(body)
     return magic + _LENGTH.pack(len(body)) + body + sha256(body)
 
 
@@ -43,7 +50,7 @@ def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
 
     Raises:
         VersionError: the magic of another version.
-        FormatError: another magic, length or checksum, or a body that is not canonical.
+        FormatError: another magic, length or checksum, or a message that is not canonical.
     """
     if data[: len(magic) - 1] == magic[:-1] and len(data) > len(magic) and data[len(magic) - 1] != magic[-1]:
         raise VersionError(f"{where}: the envelope", f"version {data[len(magic) - 1]}", f"version {magic[-1]}")
@@ -55,11 +62,33 @@ def open_envelope(data: bytes, message: M, magic: bytes, where: str) -> M:
     body, checksum = body_of(data), data[-32:]
     if sha256(body) != checksum:
         raise FormatError(where, f"sha256 {sha256(body).hex()}", checksum.hex())
-    return canonical(body, message, where)
+    return canonical(_unpacked(body, where) if magic in _PACKED else body, message, where)
+
+
+def _packed(message: bytes) -> bytes:
+    """A byte that tells the form, and the message as it is or as a zstd frame."""
+    frame = pack(message, level=19 if len(message) <= _THOROUGHLY_BYTES else 3)
+    return _ZSTD + frame if len(message) / _MOST_PACKING <= len(frame) < len(message) else _STORED + message
+
+
+def _unpacked(body: bytes, where: str) -> bytes:
+    form, data = body[:1], body[1:]
+    if form == _STORED:
+        return data
+    try:
+        if form != _ZSTD:
+            raise ValueError(f"a body of form {form!r}")
+        size = stated_size(data)
+        if size > min(MAX_BODY_BYTES, _MOST_PACKING * len(data)):
+            raise ValueError(f"{len(data)} bytes that would become {size}")
+        return unpack(data, size=size)
+    except ValueError as error:
+        expected = f"{_STORED!r} and a message, or {_ZSTD!r} and a zstd frame of at most {_MOST_PACKING} × its size"
+        raise FormatError(where, str(error), expected) from None
 
 
 def canonical(body: bytes, message: M, where: str) -> M:
-    """Parse a body into ``message``.
+    """Parse the bytes of a message into ``message``.
 
     Raises:
         FormatError: too many records, unknown fields, or another encoding of the same content.

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from ckpt.format.wire import DELTA_MAGIC, MANIFEST_MAGIC
 from tests.ckpt.safetensors_files import file_bytes
+from tests.hostile.envelopes import sealed
 from tests.hostile.lies import Lie
-from tests.hostile.lying_envelopes import VERSION, sealed
+from tests.hostile.lying_envelopes import VERSION
 
 MIB = 1 << 20
 

@@ -19,6 +19,7 @@ from ckpt.format.shards import headers_of
 from ckpt.format.state import Kind
 from ckpt.format.wire import DELTA_MAGIC, MANIFEST_MAGIC, manifest_from_bytes, seal_envelope
 from ckpt.proto import checkpoint_pb2, delta_pb2
+from tests.hostile.envelopes import message_in
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as RepeatedCompositeContainer
@@ -60,7 +61,7 @@ def rewrite_delta(folder: Path, edit: Edit) -> None:
 
 def rewrite(file: Path, message: Message, magic: bytes, edit: Edit) -> None:
     """Parse a file, change it, and seal it with the checksum of what it says now."""
-    message.ParseFromString(file.read_bytes()[len(magic) + 8 : -32])
+    message.ParseFromString(message_in(file.read_bytes()))
     edit(message)
     file.write_bytes(seal_envelope(message, magic))
 

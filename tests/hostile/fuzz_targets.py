@@ -32,7 +32,7 @@ from ckpt.signatures.statements import SIGNATURES_MAGIC, statement_from_bytes
 from tests.ckpt.equality import same
 from tests.ckpt.signers import OLD, later, noon, signatures_of, trusting
 from tests.hostile.edits import crc32_field, forge_files, mutate, put, save_moved, save_pair, save_victim
-from tests.hostile.lying_envelopes import sealed
+from tests.hostile.envelopes import message_in, sealed
 from tests.hostile.lying_headers import HEADERS, save_plain
 
 MutateBytes = Callable[[bytes, int], bytes]  # bytes, most bytes of the outcome → other bytes
@@ -226,7 +226,7 @@ def _deltas(work: Path) -> Target:
 
     save_moved(work)
     seeds = [
-        (body_of((made / "delta.pb").read_bytes()), (made / "patch-00001.bin").read_bytes())
+        (message_in((made / "delta.pb").read_bytes()), (made / "patch-00001.bin").read_bytes())
         for made in (folder, work / "moved", work / "to-one", work / "chained")
     ]
     return Target(seeds=seeds, attack=attack, messages=(delta_pb2.Delta, None))

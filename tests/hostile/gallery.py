@@ -20,7 +20,7 @@ from tests.hostile.bombs import BOMBS, save_nothing
 from tests.hostile.edits import copied, rewrite, save_pair, save_victim
 from tests.hostile.lies import Kind, Lie
 from tests.hostile.lying_deltas import DELTAS, MESSAGES_OF_DELTAS
-from tests.hostile.lying_envelopes import BODIES, ENCODINGS, ENVELOPES, negative, unknown_inside
+from tests.hostile.lying_envelopes import BODIES, ENCODINGS, ENVELOPES, PACKINGS, negative, unknown_inside
 from tests.hostile.lying_folders import ATTACHED, DELTA_FOLDERS, FOLDERS
 from tests.hostile.lying_headers import ADOPTED, HEADERS, INDEXES, save_adopted, save_indexed, save_plain
 from tests.hostile.lying_imports import DCP, NPZ, TORCH, restated, save_dcp, save_npz, save_torch
@@ -105,6 +105,7 @@ KINDS = {
             **resealed("delta", DELTAS, *_DELTA),
             **resealed("message", hidden(*MESSAGES_OF_DELTAS) | _NO_ACTION, *_DELTA),
             **enveloped("envelope", ENVELOPES, "delta.pb"),
+            **enveloped("packing", PACKINGS, "delta.pb"),
             **enveloped("body", BODIES | ENCODINGS, "delta.pb"),
             **DELTA_FOLDERS,
         },

@@ -4,30 +4,34 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import zstandard
 from google.protobuf.message import Message
 
 import ckpt
-from ckpt.format.digests import sha256
+from ckpt.format.wire import DELTA_MAGIC
 from tests.hostile.edits import Edit, put
+from tests.hostile.envelopes import envelope, message_in, sealed
 from tests.hostile.lies import Lie
-
-_HEAD_BYTES, _CHECKSUM_BYTES = 24, 32  # magic and length; SHA-256
 
 UNKNOWN = b"\x78\x01"  # field 15, which no message has
 VERSION = b"\x08\x01"  # how manifests and deltas begin
 
 
-def sealed(magic: bytes, body: bytes) -> bytes:
-    """A right envelope around whatever bytes."""
-    return magic + len(body).to_bytes(8, "little") + body + sha256(body)
-
-
 def body(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
-    """Change the body of a file and make the envelope right again."""
+    """Change the message in a file and make the envelope right again."""
 
     def tell(file: Path) -> None:
         data = file.read_bytes()
-        file.write_bytes(sealed(data[:16], change(data[_HEAD_BYTES:-_CHECKSUM_BYTES])))
+        file.write_bytes(sealed(data[:16], change(message_in(data))))
+
+    return tell
+
+
+def packed(change: Callable[[bytes], bytes], *, form: bytes = b"\1") -> Callable[[Path], object]:
+    """Change the message of a delta, put it in its envelope as something packed, and make that right again."""
+
+    def tell(file: Path) -> None:
+        file.write_bytes(envelope(DELTA_MAGIC, form + change(message_in(file.read_bytes()))))
 
     return tell
 
@@ -46,6 +50,28 @@ def patched(at: int, new: bytes) -> Callable[[Path], object]:
 
 def _grown(by: int) -> Callable[[Path], object]:
     return lambda file: os.truncate(file, file.stat().st_size + by)
+
+
+PACKINGS: dict[str, Lie] = {
+    "no zstd frame": Lie(packed(bytes), "no zstd frame"),
+    "another form": Lie(packed(zstandard.compress, form=b"\2"), "a body of form"),
+    "no form": Lie(packed(lambda _: b"", form=b""), "a body of form"),
+    "no bytes": Lie(packed(lambda _: b""), "no zstd frame"),
+    "a frame that states no size": Lie(
+        packed(zstandard.ZstdCompressor(write_content_size=False).compress), "does not state its size"
+    ),
+    "a frame that states a terabyte": Lie(packed(lambda data: _stating(1 << 40, data)), "would become 1099511627776"),
+    "a frame that states a byte more": Lie(packed(lambda data: _stating(len(data) + 1, data)), "a broken zstd frame"),
+    "512 MiB of zeros": Lie(packed(lambda _: zstandard.compress(bytes(512 << 20))), "would become 536870912"),
+    "a frame cut short": Lie(packed(lambda data: zstandard.compress(data)[:-1]), "a broken zstd frame"),
+    "two frames": Lie(packed(lambda data: 2 * zstandard.compress(data)), "a broken zstd frame"),
+    "bytes after the frame": Lie(packed(lambda data: zstandard.compress(data) + b"hidden"), "a broken zstd frame"),
+}
+
+
+def _stating(size: int, data: bytes) -> bytes:
+    """A zstd frame of one block as it is (RFC 8878) that says it holds so many bytes."""
+    return b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
 
 ENVELOPES: dict[str, Lie] = {

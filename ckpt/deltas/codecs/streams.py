@@ -8,8 +8,9 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
+
+from ckpt.format.packing import pack, unpack
 
 LEVEL = 3
 _HEAD = struct.Struct("<BII")
@@ -22,7 +23,7 @@ def join(streams: Sequence[bytes | NDArray[np.generic]]) -> bytes:
 
 
 def _pack(stream: bytes) -> bytes:
-    packed = zstandard.ZstdCompressor(level=LEVEL).compress(stream)
+    packed = pack(stream, level=LEVEL)
     form, data = (_ZSTD, packed) if len(packed) < len(stream) else (_STORED, stream)
     return _HEAD.pack(form, len(stream), len(data)) + data
 
@@ -61,7 +62,7 @@ class Reader:
         if form == _STORED and stored == size:
             return bytes(data)
         if form == _ZSTD:
-            return _unpack(data, size)
+            return unpack(data, size=size)
         raise ValueError(f"a stream of unknown form {form} or size")
 
     def rest(self) -> memoryview:
@@ -72,13 +73,3 @@ class Reader:
         """Raise ``ValueError`` unless every byte was taken."""
         if len(self._rest):
             raise ValueError(f"{len(self._rest)} bytes after the last stream")
-
-
-def _unpack(data: memoryview, size: int) -> bytes:
-    """Decompress exactly one frame that states ``size``; zstd itself stops at what a frame states."""
-    try:
-        if zstandard.frame_content_size(data) != size:
-            raise ValueError(f"a zstd frame that does not state {size} bytes")
-        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise ValueError(f"a broken zstd frame ({error})") from None
