@@ -50,7 +50,7 @@ def add_layernorm(
 ) -> Tensor:
     """See ``compiler.kernels.reference.add_layernorm``."""
     launch = _prepare(describe(x), describe(residual), describe(gain), describe(bias), eps, config)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     launch(x, residual, gain, bias, out, None)
     return out
 
@@ -60,8 +60,8 @@ def add_layernorm_with_sum(
 ) -> tuple[Tensor, Tensor]:
     """See ``compiler.kernels.reference.add_layernorm_with_sum``."""
     launch = _prepare_with_sum(describe(x), describe(residual), describe(gain), describe(bias), eps, config)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    total = torch.empty_like(out)
     launch(x, residual, gain, bias, out, total)
     return out, total
 

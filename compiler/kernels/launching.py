@@ -78,8 +78,13 @@ class Launch:
                 tensor.contiguous() if tensor is not None and index in self._copied else tensor
                 for index, tensor in enumerate(tensors)
             ]
-        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        is_aligned = not any(pointer is not None and pointer % _ALIGNMENT_BYTES for pointer in pointers)
+        pointers: list[int | None] = []
+        low_bits = 0
+        for tensor in tensors:
+            pointer = None if tensor is None else tensor.data_ptr()
+            low_bits |= pointer or 0
+            pointers.append(pointer)
+        is_aligned = low_bits % _ALIGNMENT_BYTES == 0
         if self._run is not None and is_aligned:
             self._run(*pointers, *self._settings)
         elif self._run is not _nothing:

@@ -45,7 +45,7 @@ def layernorm_act(
 ) -> Tensor:
     """See ``compiler.kernels.reference.layernorm_act``."""
     launch = _prepare(describe(x), describe(gain), describe(bias), eps, activation, config)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     launch(x, gain, bias, out)
     return out
 

@@ -94,7 +94,7 @@ def linear_act(
     if launch is None:
         assert bias is not None, "the library is chosen for products with a bias"
         return _by_library(x_MK, weight, bias, activation).view(*x.shape[:-1], weight.shape[0])
-    out = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
+    out = x.new_empty((*x.shape[:-1], weight.shape[0]))
     launch(x_MK, weight, bias, out)
     return out
 

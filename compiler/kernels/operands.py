@@ -55,7 +55,10 @@ def describe(tensor: Tensor) -> Operand: ...
 def describe(tensor: Tensor | None) -> Operand | None: ...
 def describe(tensor: Tensor | None) -> Operand | None:
     """The operand that a tensor is; None is none."""
-    return None if tensor is None else Operand(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    if tensor is None:
+        return None
+    # Operand(…) runs a Python function for the same: a third of a microsecond in each of three or four operands.
+    return tuple.__new__(Operand, (tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
 
 
 def check_linear_act(

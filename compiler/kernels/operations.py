@@ -2,7 +2,7 @@
 
 ``torch.ops.treering.<name>`` is one node for ``torch.export`` and AOTInductor. On the CPU it runs the reference; on a
 GPU it runs the kernel, whose module (and with it Triton) is imported when the first one is launched. While a model is
-traced the reference tells shapes. They compute forwards only: a gradient through one is refused by torch.
+traced the reference tells shapes. They compute forwards only: torch warns of a backward pass.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,12 +37,15 @@ class Operation:
     def kernel(self, device: str) -> Function:
         """The kernel for a type of device, imported when it is first called."""
         module, _, name = self.kernels[device].partition(":")
+        found: Function | None = None
 
-        @cache
-        def find() -> Function:
-            return cast(Function, getattr(import_module(module), name))
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal found
+            if found is None:
+                found = cast(Function, getattr(import_module(module), name))
+            return found(*arguments, **named)
 
-        return lambda *arguments, **named: find()(*arguments, **named)
+        return call
 
 
 OPERATIONS: Final[dict[str, Operation]] = {

@@ -39,7 +39,7 @@ def _kernel(
 def rmsnorm(x: Tensor, gain: Tensor | None, eps: float, *, config: str = "") -> Tensor:
     """See ``compiler.kernels.reference.rmsnorm``."""
     launch = _prepare(describe(x), describe(gain), eps, config)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     launch(x, gain, out)
     return out
 

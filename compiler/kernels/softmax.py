@@ -65,7 +65,7 @@ class _Prepared(NamedTuple):
 def softmax(x: Tensor, mask: Tensor | None, *, scale: float = 1.0, config: str = "") -> Tensor:
     """See ``compiler.kernels.reference.softmax``."""
     launch, is_spread = _prepare(describe(x), describe(mask), scale, config)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if mask is not None and is_spread:
         mask = mask.expand(x.shape).contiguous()
     if mask is not None and mask.dtype is torch.bool:

@@ -83,12 +83,13 @@ class Block(nn.Module):
         return ops.softmax(y + total, None, scale=0.5)
 
 
-def test_a_program_holds_fused_operators_with_their_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["eager", "aoti"])
+def test_a_program_holds_fused_operators_with_their_configuration(tmp_path: Path, backend: str) -> None:
     kernels.register()
     model, x = Block().eval(), torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
     dynamic = {"x": {0: compiler.Dim(name="rows", max=64)}}
 
-    program = compiler.compile(model, (x,), dynamic=dynamic, backend="eager")
+    program = compiler.compile(model, (x,), dynamic=dynamic, backend=backend)
     program.save(tmp_path / "program")
     loaded = compiler.load(tmp_path / "program")
 
