@@ -5,14 +5,20 @@ constant and per input. ``inputs`` and ``constants`` are keyed by a placeholder'
 nodes, never targets. A pass never changes the graph it is given: it works on ``copy()`` and returns that.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch.fx import Node
 
 from compiler.definition import Literal
 from compiler.formula import Formula
-from compiler.specs import Dim, TensorSpec
+from compiler.literals import literal_of
+from compiler.specs import Dim, TensorSpec, row_major
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +67,69 @@ class Graph:
             output_names=self.output_names,
         )
 
+    def constant_of(self, value: Any) -> Constant | None:
+        """The constant that an argument of an operator is, None where it is none."""
+        if not isinstance(value, Node) or value.op != "placeholder":
+            return None
+        return self.constants.get(str(value.target))
 
-def site(node: fx.Node) -> str:
+    def add_constant(self, constant: Constant) -> Node:
+        """A placeholder of a constant: that of an equal one if there is one; a name that is taken gets a number."""
+        for other in self.fx.nodes:
+            known = self.constant_of(other)
+            if known is not None and replace(known, name=constant.name) == constant:
+                equal: Node = other
+                return equal
+        taken = {known.name for known in self.constants.values()} | self.constants.keys() | self.inputs.keys()
+        name = _free_name(constant.name, taken)
+        example = next(value for node in self.fx.nodes if isinstance(value := node.meta.get("val"), Tensor))
+        with self.fx.inserting_before(next(node for node in self.fx.nodes if node.op != "placeholder")):
+            node = self.fx.placeholder(name)
+        node.meta["val"] = example.new_empty_strided(constant.shape, constant.strides, dtype=constant.dtype)
+        self.constants[name] = replace(constant, name=name)
+        return node
+
+    def add_literal(self, name: str, tensor: Tensor) -> Node:
+        """A placeholder of a literal: that of an equal one if there is one; a name that is taken gets a number."""
+        literal = literal_of(name, tensor)
+        known = next((each for each in self.literals.values() if replace(each, name=name) == literal), None)
+        if known is None:
+            known = replace(literal, name=_free_name(name, self.literals))
+            self.literals[known.name] = known
+        shape = tuple(tensor.shape)
+        return self.add_constant(
+            Constant(
+                name=f"literal[{known.name}]",
+                dtype=tensor.dtype,
+                shape=shape,
+                strides=row_major(shape),
+                formula=Formula.literal(known.name),
+            )
+        )
+
+    def add_call(
+        self,
+        before: Node,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Node:
+        """A new operator before another one and of the same module; its shape is found by running it on shapes."""
+        with self.fx.inserting_before(before):
+            node = self.fx.call_function(function, arguments, dict(keywords or {}))
+        positional, named = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+        with torch.no_grad(), enable_python_dispatcher():
+            node.meta = {**before.meta, "val": function(*positional, **named)}
+        return node
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    """``name``, or with the first number that makes it one of its own."""
+    names = (name if number == 0 else f"{name}.{number}" for number in count())
+    return next(each for each in names if each not in taken)
+
+
+def site(node: Node) -> str:
     """Where a node comes from, for people: the module's path in the model, or the node's own name."""
     stack = node.meta.get("nn_module_stack")
     if not stack:

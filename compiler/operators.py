@@ -38,7 +38,7 @@ ATEN: Final = frozenset(
     div.Tensor_mode floor_divide.default remainder.Scalar pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar
     neg.default abs.default exp.default log.default log1p.default expm1.default sqrt.default rsqrt.default
     reciprocal.default sin.default cos.default erf.default floor.default ceil.default round.default sign.default
-    square.default clamp.default clamp_min.default clamp_max.default maximum.default minimum.default
+    square.default addcmul.default clamp.default clamp_min.default clamp_max.default maximum.default minimum.default
     eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar
     ge.Tensor ge.Scalar logical_and.default logical_or.default logical_not.default
     bitwise_and.Tensor bitwise_or.Tensor bitwise_not.default
@@ -46,7 +46,7 @@ ATEN: Final = frozenset(
     masked_fill.Scalar masked_fill.Tensor isnan.default isinf.default
     mean.default mean.dim sum.default sum.dim_IntList amax.default amin.default max.dim min.dim
     argmax.default argmin.default var.correction std.correction prod.dim_int cumsum.default any.dim all.dim
-    topk.default linalg_vector_norm.default logsumexp.default
+    _weight_norm.default topk.default linalg_vector_norm.default logsumexp.default
     reshape.default view.default _unsafe_view.default flatten.using_ints unflatten.int permute.default
     transpose.int t.default unsqueeze.default squeeze.default squeeze.dim squeeze.dims expand.default repeat.default
     slice.Tensor select.int narrow.default cat.default stack.default split.Tensor split_with_sizes.default

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from compiler import dtypes, operators
 from compiler.arguments import accepts, require_sense
@@ -213,10 +214,20 @@ def _shapes(definition: Definition) -> None:
             _output(values[output.value], output.spec, sizes, f"definition.outputs[{index}]")
 
 
+class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes tensors that operators create from nothing (arange, full) on the meta device, too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        creates = any(argument.name == "device" for argument in func._schema.arguments)
+        return func(*args, **{**(kwargs or {}), **({"device": "meta"} if creates else {})})
+
+
 def _run_on_meta(interpreter: Interpreter, definition: Definition, sizes: Mapping[str, int]) -> list[Any]:
     path = "definition.inputs"
     try:
-        with torch.device("meta"), torch.no_grad():
+        with torch.device("meta"), torch.no_grad(), _OnMeta():  # type: ignore[no-untyped-call]
             inputs = [torch.empty(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs]
             path = "definition.constants"
             constants = [

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from typing import Final
 
 from compiler.graph import Graph
+from compiler.passes.attention import fuse_attention
 from compiler.passes.batchnorm import fold_batchnorm
+from compiler.passes.batchnorm_affine import expand_batchnorm
+from compiler.passes.batchnorm_ahead import fold_batchnorm_ahead
+from compiler.passes.constants import fold_constants
 from compiler.passes.dead import remove_dead
 from compiler.passes.identity import remove_identities
 from compiler.passes.layout import lay_out
+from compiler.passes.projections import merge_projections
 from compiler.passes.repeated import merge_repeated
 from compiler.passes.report import Change, PassReport, Reason, Refusal
 
@@ -19,8 +24,20 @@ __all__ = ["PASSES", "Change", "PassReport", "Reason", "Refusal", "run_passes"]
 
 Pass = Callable[[Graph], tuple[Graph, PassReport]]
 
-# Norms before what is repeated: a layer that two norms read could fold neither. Layout last.
-PASSES: Final[tuple[Pass, ...]] = (remove_identities, fold_batchnorm, merge_repeated, remove_dead, lay_out)
+# Constants first: a weight that is computed from stored ones is as good as a stored one afterwards. Norms before what
+# is repeated: a layer that two norms read could fold neither. Layout last.
+PASSES: Final[tuple[Pass, ...]] = (
+    remove_identities,
+    fold_constants,
+    fold_batchnorm,
+    fold_batchnorm_ahead,
+    expand_batchnorm,
+    fuse_attention,
+    merge_projections,
+    merge_repeated,
+    remove_dead,
+    lay_out,
+)
 
 
 def run_passes(graph: Graph) -> tuple[Graph, tuple[PassReport, ...]]:

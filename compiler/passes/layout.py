@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
 
 from compiler import operators
 from compiler.graph import Constant, Graph
@@ -71,7 +72,7 @@ def _spread(graph: fx.Graph) -> None:
     (output,) = (node for node in graph.nodes if node.op == "output")
     before = {node: node.meta["val"].is_contiguous() for node in output.all_input_nodes}
     tracing: Any = next(node.meta["val"] for node in graph.nodes if node.op == "placeholder")
-    with tracing.fake_mode:
+    with tracing.fake_mode, enable_python_dispatcher():
         for node in graph.nodes:
             if node.op == "call_function":
                 arguments, keywords = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta["val"])

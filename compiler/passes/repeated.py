@@ -5,20 +5,20 @@ not change is which outputs share memory: where both results reach outputs throu
 one tensor, and they are left as they are.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any
 
-import torch
 from torch import fx
 
 from compiler.graph import Graph, site
+from compiler.passes.aliases import exposed
 from compiler.passes.report import Change, PassReport, Reason, Refusal
 
 
 def merge_repeated(graph: Graph) -> tuple[Graph, PassReport]:
     """Let the readers of a repeated operator read the first one."""
     result = graph.copy()
-    exposed = set(_exposed(result.fx))
+    shown = set(exposed(result.fx))
     changes: list[Change] = []
     refusals: list[Refusal] = []
     first: dict[Hashable, fx.Node] = {}
@@ -28,15 +28,15 @@ def merge_repeated(graph: Graph) -> tuple[Graph, PassReport]:
         before = first.setdefault(_key(node), node)
         if before is node:
             continue
-        if node in exposed and before in exposed:
+        if node in shown and before in shown:
             detail = f"{node.name} is {before.name} again, and outputs show both"
             refusals.append(Refusal(site=site(node), reason=Reason.ALIAS, detail=detail))
             continue
         node.replace_all_uses_with(before)
         result.fx.erase_node(node)
         changes.append(Change(site=site(node), what=f"{node.name} is {before.name} again"))
-        if node in exposed:
-            exposed.add(before)
+        if node in shown:
+            shown.add(before)
     return result, PassReport(name="merge_repeated", changes=tuple(changes), refusals=tuple(refusals))
 
 
@@ -49,20 +49,3 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return tuple(_frozen(item) for item in value)
     return type(value), repr(value) if isinstance(value, float) else value
-
-
-def _exposed(graph: fx.Graph) -> Iterator[fx.Node]:
-    """Operators whose memory outputs may show: outputs themselves, and what they are views of."""
-    waiting = [argument for node in graph.nodes if node.op == "output" for argument in node.all_input_nodes]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if _is_view(node):
-            waiting += node.all_input_nodes
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Whether an operator's result may lie in the memory of an operand; so does one result of several."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return node.op == "call_function"
-    return any(returned.alias_info is not None for returned in node.target._schema.returns)

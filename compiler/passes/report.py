@@ -13,10 +13,18 @@ class Reason(StrEnum):
     BATCH_STATISTICS = "batch_statistics"  # the statistics are the batch's own: training mode, or none are stored
     STATISTICS_NOT_CONSTANT = "statistics_not_constant"  # statistics or affine parameters are computed, not stored
     UNSUPPORTED_PRODUCER = "unsupported_producer"  # what feeds the normalisation is no convolution or linear layer
-    TRANSPOSED = "transposed"  # a transposed convolution; programs of before it was folded may hold this
-    CHANNEL_AXIS = "channel_axis"  # the normalised axis is not the producer's output channel
-    ALIAS = "alias"  # two outputs would come to share memory
-    DTYPE_CHANGE = "dtype_change"  # the normalisation changes the element type
+    UNSUPPORTED_CONSUMER = "unsupported_consumer"  # what reads the normalisation is no convolution or linear layer
+    TRANSPOSED = "transposed"  # a transposed convolution, whose borders see fewer taps than its middle
+    PADDING = "padding"  # the layer pads with zeros that were never normalised
+    CHANNEL_AXIS = "channel_axis"  # the normalised axis is not the layer's channel
+    ALIAS = "alias"  # two outputs, or an output and a constant, would come to share memory
+    DTYPE_CHANGE = "dtype_change"  # the element type changes in between
+    UNSUPPORTED_DTYPE = "unsupported_dtype"  # the result would be rounded to this element type where it was not before
+    NO_FORMULA = "no_formula"  # no operation of formulas computes this
+    TOO_LARGE = "too_large"  # the constant would take much more memory than what it is computed from
+    SHAPE = "shape"  # the operands have shapes that the replacement does not take
+    SCALE = "scale"  # scores are scaled by a tensor, or by a number that is not positive
+    MASK_VALUE = "mask_value"  # scores are replaced by a number that adding a mask would not give
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,13 +146,13 @@ class OtherUse(SharedConv):
 
 class ComputedWeight(SharedConv):
     def forward(self, x: Tensor) -> Tensor:
-        return self.bn(functional.conv2d(x, self.conv.weight * 2, padding=1))
+        return self.bn(functional.conv2d(x, self.conv.weight.sin(), padding=1))
 
 
 class ComputedStatistics(SharedConv):
     def forward(self, x: Tensor) -> Tensor:
         norm = self.bn
-        return functional.batch_norm(self.conv(x), norm.running_mean * 2, norm.running_var, norm.weight, norm.bias)
+        return functional.batch_norm(self.conv(x), norm.running_mean.sin(), norm.running_var, norm.weight, norm.bias)
 
 
 class WrittenBetween(SharedConv):
