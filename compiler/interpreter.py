@@ -5,8 +5,9 @@ same code runs on real tensors (the eager backend), on the meta device (validati
 ``torch.export`` (the AOTInductor backend), so there is one reading of a definition.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,6 +52,17 @@ class Interpreter:
         for _ in self.steps(values):
             pass
         return tuple(values[value] for value in self._outputs)
+
+    def replaced(self, calls: Mapping[int, tuple[Callable[..., Any], Mapping[str, Any]]]) -> "Interpreter":
+        """One that calls other functions for some nodes (by position), with their arguments and some more by name."""
+        other = copy.copy(self)
+        other._calls = [
+            replace(call, function=calls[node][0], keywords={**call.keywords, **calls[node][1]})
+            if node in calls
+            else call
+            for node, call in enumerate(self._calls)
+        ]
+        return other
 
     def steps(self, values: list[Any]) -> Iterator[None]:
         """Run node after node: each turn appends one node's value to ``values`` and drops what nobody reads later."""

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from compiler.backends.arena import ArenaInterpreter
 from compiler.backends.target import Target
 from compiler.definition import Definition
-from compiler.interpreter import Interpreter
 from compiler.runner import Engine
 
 
 class _EagerEngine:
     def __init__(self, definition: Definition) -> None:
-        self._interpreter = Interpreter(definition)
+        self._interpreter = ArenaInterpreter(definition)
         self._constants: Sequence[Tensor] = ()
 
     def bind(self, constants: Sequence[Tensor]) -> None:
