@@ -262,7 +262,7 @@ def _first_operand(node: Node) -> int | None:
 def _form(tensor: Tensor) -> _Form:
     storage_bytes = tensor.untyped_storage().nbytes()
     return _Form(
-        tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), storage_bytes
+        tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), storage_bytes
     )
 
 
