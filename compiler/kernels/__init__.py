@@ -16,12 +16,13 @@ Triton is imported by the kernels' modules alone, when the first one runs: ``imp
 """
 
 from compiler.kernels.configurations import config_for
-from compiler.kernels.errors import ChoiceError, KernelError, OperandError, ShapeError
+from compiler.kernels.errors import BudgetError, ChoiceError, KernelError, OperandError, ShapeError
 from compiler.kernels.operations import NAMESPACE, OPERATIONS, register
 
 __all__ = [
     "NAMESPACE",
     "OPERATIONS",
+    "BudgetError",
     "ChoiceError",
     "KernelError",
     "OperandError",

@@ -6,24 +6,28 @@ it serves: the table is written by hand from what ``python -m benchmarks.tune_ke
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, cast
 
 import torch
 
-from compiler.kernels.errors import ChoiceError
+from compiler.kernels.errors import BudgetError, ChoiceError
 
 _MOST_REGISTERS: Final = 255  # of 32 bits for one thread: CUDA C++ Programming Guide, compute capability 9.0
-_GREATEST: Final = 1 << 16
+
+
+def _one_of(*numbers: int) -> int:
+    """A field of a configuration, and the numbers that it may have."""
+    return cast(int, field(metadata={"numbers": numbers}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Numbers by name, all powers of two or 0."""
+    """Numbers by name."""
 
     def __str__(self) -> str:
-        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        return " ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))
 
     @classmethod
     def parse(cls, operator: str, text: str) -> Self:
@@ -32,14 +36,12 @@ class Config:
         Raises:
             ChoiceError: A word is missing, unknown or twice there, or its number is none of the possible ones.
         """
-        words = dict(word.partition("=")[::2] for word in text.split())
-        names = [field.name for field in fields(cls)]
-        numbers = {name: int(value) for name, value in words.items() if value.isascii() and value.isdigit()}
-        is_whole = len(text.split()) == len(names) and set(numbers) == set(names)
-        if not is_whole or any(number & (number - 1) or number > _GREATEST for number in numbers.values()):
-            expected = [f"{name}=(a power of two)" for name in names]
+        words = [word.partition("=")[::2] for word in text.split()]
+        known = {one.name: {str(number): number for number in one.metadata["numbers"]} for one in fields(cls)}
+        if sorted(name for name, _ in words) != sorted(known) or any(value not in known[name] for name, value in words):
+            expected = [f"{name}={'|'.join(numbers)}" for name, numbers in known.items()]
             raise ChoiceError(operator=operator, choice="config", found=text, known=expected)
-        return cls(**numbers)
+        return cls(**{name: known[name][value] for name, value in words})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +54,9 @@ class RowConfig(Config):
         programs: Blocks of threads for each multiprocessor, that go through the rows together; 0: one a block of rows.
     """
 
-    rows: int
-    warps: int
-    programs: int
+    rows: int = _one_of(1, 2, 4, 8, 16, 32, 64)
+    warps: int = _one_of(1, 2, 4, 8, 16, 32)
+    programs: int = _one_of(0, 1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +64,18 @@ class TileConfig(Config):
     """For products of matrices.
 
     Attributes:
-        m, n, k: A tile of the result and a step along the sum, each ≥ 16.
+        m, n, k: A tile of the result and a step along the sum.
         group: Tiles along M that are gone through before the next along N, for the cache.
         warps: Of 32 threads, that compute a tile.
         stages: Tiles of operands in flight.
     """
 
-    m: int
-    n: int
-    k: int
-    group: int
-    warps: int
-    stages: int
+    m: int = _one_of(16, 32, 64, 128, 256)
+    n: int = _one_of(16, 32, 64, 128, 256)
+    k: int = _one_of(16, 32, 64, 128)
+    group: int = _one_of(1, 2, 4, 8, 16)
+    warps: int = _one_of(1, 2, 4, 8, 16)
+    stages: int = _one_of(1, 2, 3, 4, 5, 6)
 
     def fits(self, device: torch.device, *, element_bytes: int) -> bool:
         """Whether sums fit into registers and operands, and a tile on its way out, into shared memory."""
@@ -92,9 +94,9 @@ class Budget(NamedTuple):
 
 @cache
 def budget(device: torch.device) -> Budget:
-    """Read from the device; of the interpreter, which has no bounds, those of a small GPU."""
+    """Read from the device; the interpreter has no bounds."""
     if device.type != "cuda":
-        return Budget(name="interpreter", processors=4, shared_bytes=48 << 10)
+        return Budget(name="interpreter", processors=4, shared_bytes=1 << 30)
     properties: Any = torch.cuda.get_device_properties(device)  # the stubs lack a field
     return Budget(
         name=properties.name,
@@ -146,6 +148,20 @@ def config_for(operator: str, shape: Sequence[int], dtype: torch.dtype, device: 
     if operator == "linear_act":
         return tile_config(operator, min(shape[:2]), dtype, device)
     return row_config(operator, shape[-1], dtype, device)
+
+
+def given_tile(text: str, dtype: torch.dtype, device: torch.device) -> TileConfig:
+    """The configuration that a call of ``linear_act`` carries.
+
+    Raises:
+        ChoiceError: The text is none.
+        BudgetError: The device cannot hold it.
+    """
+    tile = TileConfig.parse("linear_act", text)
+    if not tile.fits(device, element_bytes=dtype.itemsize):
+        name, _, shared_bytes = budget(device)
+        raise BudgetError(operator="linear_act", config=text, device=name, shared_bytes=shared_bytes)
+    return tile
 
 
 @lru_cache(maxsize=4096)

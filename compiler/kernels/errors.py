@@ -5,7 +5,8 @@
         └── KernelError
             ├── ShapeError    operands whose shapes do not fit together
             ├── OperandError  an operand of another dtype or on another device than the operator takes
-            └── ChoiceError   an activation, a precision or a configuration that no table has
+            ├── ChoiceError   an activation, a precision or a configuration that no table has
+            └── BudgetError   a configuration that takes more than the device has
 
 Messages say the operator, the operand, what was found, what was expected and the next step; attributes carry the facts.
 """
@@ -59,3 +60,18 @@ class ChoiceError(KernelError):
             expected=f"one of {', '.join(map(str, self.known))}",
             next_step="Choose one of these.",
         )
+
+
+class BudgetError(KernelError):
+    """A configuration, made for another device, does not fit into this one."""
+
+    def __init__(self, *, operator: str, config: str, device: str, shared_bytes: int) -> None:
+        super().__init__(
+            operator=operator,
+            operand="config",
+            quality="value",
+            found=repr(config),
+            expected=f"one whose tiles fit into {shared_bytes} bytes of shared memory of '{device}' and 128 registers",
+            next_step="Leave it empty, or tune for this device: python -m benchmarks.tune_kernels.",
+        )
+        self.shared_bytes = shared_bytes

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from compiler.kernels.activation import activate
-from compiler.kernels.configurations import TileConfig, tile_config
+from compiler.kernels.configurations import given_tile, tile_config
 from compiler.kernels.launching import INTERPRETED, Launch, require_dtype
 from compiler.kernels.operands import Operand, check_linear_act, describe
 
@@ -113,7 +113,7 @@ def _prepare(
     if not config and bias is not None and activation in _BY_LIBRARY and _is_for_library(x, N):
         return None
     if config:
-        tile = TileConfig.parse("linear_act", config)
+        tile = given_tile(config, x.dtype, x.device)
     else:
         tile = tile_config("linear_act", min(M, N), x.dtype, x.device)
     return Launch(

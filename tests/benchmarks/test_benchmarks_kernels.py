@@ -124,6 +124,7 @@ def test_candidates_are_what_the_device_can_hold(monkeypatch: pytest.MonkeyPatch
     assert TileConfig(m=128, n=256, k=64, group=8, warps=4, stages=3) not in tiles  # 256 registers for the sums alone
     assert TileConfig(m=128, n=256, k=128, group=8, warps=8, stages=4) not in tiles  # 393,216 bytes
     assert RowConfig(rows=1, warps=2, programs=0) in rows
+    assert all(type(one).parse("any", str(one)) == one for one in (*tiles, *rows))
     assert all(isinstance(row, RowConfig) and row.programs * row.warps <= 64 for row in rows)
 
 

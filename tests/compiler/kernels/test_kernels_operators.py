@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import compiler
 from compiler import kernels, operators
-from compiler.kernels import OPERATIONS, ChoiceError, OperandError, ShapeError
+from compiler.kernels import OPERATIONS, BudgetError, ChoiceError, OperandError, ShapeError, configurations
 from compiler.kernels.configurations import RowConfig, TileConfig
 from tests.compiler.kernels.cases import CALLS, Draw
 
@@ -152,23 +152,38 @@ def test_words_outside_their_table_are_refused_with_those_in_it() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["rows=3 warps=4 programs=0", "rows=4 warps=4", "rows=4 warps=4 programs=0 rows=4", "rows=4 warps=-4 programs=0",
-     "rows=4 warps=4 stages=0", "rows=131072 warps=4 programs=0", "rows=٤ warps=4 programs=0", "fast"],
-)  # fmt: skip
+    [
+        "rows=3 warps=4 programs=0",
+        "rows=0 warps=4 programs=0",
+        "rows=4 warps=4",
+        "rows=4 warps=4 programs=0 rows=4",
+        "rows=4 warps=-4 programs=0",
+        "rows=4 warps=4 stages=0",
+        "rows=131072 warps=4 programs=0",
+        "rows=٤ warps=4 programs=0",
+        "fast",
+        "",
+    ],
+)
 def test_a_configuration_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(ChoiceError, match=r"rmsnorm: value of 'config' is .*expected one of rows=\(a power of two\)"):
+    with pytest.raises(ChoiceError, match=r"rmsnorm: value of 'config' is .*expected one of rows=1\|2\|4\|.*, warps="):
         RowConfig.parse("rmsnorm", text)
 
 
 def test_a_configuration_is_read_as_it_is_written() -> None:
-    for config in (RowConfig(rows=4, warps=8, programs=0), TileConfig(m=16, n=32, k=64, group=8, warps=4, stages=2)):
+    for config in (RowConfig(rows=4, warps=8, programs=0), TileConfig(m=16, n=32, k=64, group=8, warps=4, stages=3)):
         assert type(config).parse("any", str(config)) == config
 
 
-def test_tiles_are_held_against_registers_and_shared_memory() -> None:
-    device = torch.device("cpu")  # of the interpreter: 48 KiB
+def test_tiles_are_held_against_registers_and_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = configurations.Budget(name="small", processors=4, shared_bytes=48 << 10)
+    monkeypatch.setattr(configurations, "budget", lambda device: small)
+    device = torch.device("cpu")
 
     fits = TileConfig(m=64, n=64, k=32, group=8, warps=4, stages=2)
     assert fits.fits(device, element_bytes=2)
     assert not TileConfig(m=64, n=64, k=128, group=8, warps=4, stages=3).fits(device, element_bytes=2)  # 96 KiB
     assert not TileConfig(m=128, n=256, k=16, group=8, warps=4, stages=1).fits(device, element_bytes=1)  # 256 registers
+    assert configurations.given_tile(str(fits), torch.float16, device) == fits
+    with pytest.raises(BudgetError, match=r"stages=3', expected one whose tiles fit into 49152 bytes .* of 'small'"):
+        configurations.given_tile("m=64 n=64 k=128 group=8 warps=4 stages=3", torch.float16, device)
