@@ -58,7 +58,7 @@ def decode_report(message: pb.Program) -> Report:
             )
             for entry, path in _each(message.passes, "passes")
         ),
-        figures=tuple(_figure(figure) for figure in message.figures),
+        figures=tuple(_figure(figure, path) for figure, path in _each(message.figures, "figures")),
     )
 
 
@@ -234,7 +234,10 @@ def _refusal(refusal: pb.Refusal, path: str) -> Refusal:
     return Refusal(site=refusal.site, reason=Reason(refusal.reason), detail=refusal.detail)
 
 
-def _figure(figure: pb.Figure) -> Figure:
+def _figure(figure: pb.Figure, path: str) -> Figure:
+    dims = [entry.dim for entry in figure.sizes]
+    if len(set(dims)) != len(dims):
+        raise _fault(f"{path}.sizes", dims, "each dimension once")
     return Figure(
         backend=figure.backend,
         checkpoint=figure.checkpoint,

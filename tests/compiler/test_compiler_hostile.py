@@ -234,6 +234,10 @@ LIES: dict[str, tuple[Lie, str]] = {
         lambda m: m.targets.add(backend="aoti", requirement="x", path="targets/x", sha256=b"\0" * 16),
         r"targets\[0\]\.sha256: found 16 bytes",
     ),
+    "a figure with two sizes of one dimension": (
+        lambda m: m.figures[0].sizes.add(dim="batch", size=3),
+        r"figures\[0\]\.sizes: found \['batch', 'batch'\]",
+    ),
     "a reason nobody gave": (
         lambda m: m.passes[0].refusals.add(site="x", reason="because", detail=""),
         r"passes\[0\]\.refusals\[0\]\.reason: found 'because'",
@@ -345,7 +349,7 @@ def test_a_changed_value_is_refused_with_a_path_or_makes_another_program(
 
     path = fault_of(framing.frame(message))
 
-    assert path is None or path.startswith(("definition", "targets", "passes", "program"))
+    assert path is None or path.startswith(("definition", "targets", "passes", "figures", "program"))
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

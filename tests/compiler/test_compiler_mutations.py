@@ -21,6 +21,6 @@ def test_a_mutant_is_refused_with_a_path_or_keeps_its_word(number: int) -> None:
     paths = Counter(judge(mutate(body, Random(seed))) for seed in range(SEEDS))
 
     named = {path for path in paths if path is not None}
-    assert all(path.startswith(("definition", "targets", "passes", "program", "header")) for path in named)
+    assert all(path.startswith(("definition", "targets", "passes", "figures", "program", "header")) for path in named)
     assert len(named) > 50
     assert 0 < paths[None] < SEEDS / 2
