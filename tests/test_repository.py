@@ -114,7 +114,9 @@ def test_only_flows_knows_prefect_and_only_registry_knows_mlflow() -> None:
 
 def test_every_import_is_a_declared_dependency() -> None:
     """What another package happens to install today is not ours to rely on."""
-    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    declared = [*project["dependencies"], *(line for extra in extras for line in extra)]
     names = {re.split(r"[<>=\[]", line)[0].lower().replace("_", "-") for line in declared}
     owners = importlib.metadata.packages_distributions()
     missing = set()

@@ -2,7 +2,7 @@
 
 A backend is a module with a ``BACKEND`` object of the ``Backend`` protocol, named in a literal table and imported when
 it is first asked for. ``eager`` interprets the definition; ``aoti`` compiles it to native code whose constants stay
-outside. A backend states what it refuses, and why, before any work is done.
+outside; ``onnx`` writes a graph for ONNX Runtime. A backend states what it refuses, and why, before any work is done.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ __all__ = ["BACKENDS", "Backend", "Target", "find_backend"]
 BACKENDS: Final[dict[str, str]] = {
     "eager": "compiler.backends.eager:BACKEND",
     "aoti": "compiler.backends.aoti:BACKEND",
+    "onnx": "compiler.backends.onnx:BACKEND",
 }
 
 

@@ -75,11 +75,11 @@ def test_a_swap_that_is_refused_leaves_the_old_constants_in_use(
 
 def test_an_unknown_backend_is_answered_with_those_there_are(eager_program: compiler.Program) -> None:
     with pytest.raises(
-        compiler.UnknownBackendError, match="unknown backend 'onnxx', expected one of aoti, eager"
+        compiler.UnknownBackendError, match="unknown backend 'onnxx', expected one of aoti, eager, onnx"
     ) as caught:
         eager_program.load_runner(eager_program.allocate(), backend="onnxx")
 
-    assert caught.value.known == ("aoti", "eager")
+    assert caught.value.known == ("aoti", "eager", "onnx")
 
 
 def test_a_backend_without_a_package_says_what_to_do(eager_program: compiler.Program) -> None:
