@@ -11,6 +11,7 @@ Area = Callable[[bool], tuple[Stage, ...]]  # is it quick? → stages
 
 AREAS: Final[dict[str, str]] = {
     "ckpt": "benchmarks.checkpoints:stages",
+    "compiler": "benchmarks.compiling:stages",
     "delta": "benchmarks.deltas:stages",
     "kernels": "benchmarks.kernels:stages",
     "pipeline": "benchmarks.pipeline:stages",

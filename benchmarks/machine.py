@@ -15,6 +15,8 @@ LIBRARIES = (
     "hdiffpatch",
     "mlflow",
     "numpy",
+    "onnxruntime",
+    "onnxscript",
     "pandas",
     "protobuf",
     "pyarrow",
