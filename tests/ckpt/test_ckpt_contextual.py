@@ -100,6 +100,21 @@ def test_untouched_rows_cost_nothing_although_weight_decay_moved_them(rate: floa
     )
 
 
+@pytest.mark.parametrize("rate", [1e-6, 1e-5, 1e-4])
+def test_the_first_step_of_adam_is_no_decay(rate: float) -> None:
+    """All weights of an exponent lose or gain the same, in which some decay is found, and then all are far from it."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(100_000) / 16)
+    optimiser = torch.optim.AdamW([weight], lr=rate, weight_decay=0.0)
+    old = weight.detach().numpy().copy().view(np.uint32)
+    (weight * torch.randn(100_000)).sum().backward()
+    optimiser.step()
+    new = weight.detach().numpy().view(np.uint32)
+
+    assert fitted(old, new) == (0, 0)
+    assert there_and_back(old, new, 23) < 2.5 * old.size / 8
+
+
 def test_moments_decay_alike() -> None:
     old = np.random.default_rng(0).random(20_000, np.float32) * 1e-6
     new = old * np.float32(0.9)

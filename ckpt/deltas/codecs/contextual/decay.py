@@ -16,6 +16,7 @@ LOSS_BITS = 40  # of the fixed point in which ``loss`` is given, in [0, 1/2)
 MAX_STEPS = 255
 _SAMPLE = 1024
 _LEAST_SHARE = 0.05  # of the sample: fewer that fit are chance, or save nothing
+_MOST_ALIKE = 0.8  # of as many as fit a decay; a few that it did not move may be
 _EXPONENTS = 0xFF << 23
 _SIGN = 1 << 31
 _HIDDEN = 1 << 23
@@ -32,7 +33,7 @@ def fitted(old: NDArray[np.uint32], new: NDArray[np.uint32]) -> tuple[int, int]:
     enough = max(16.0, _LEAST_SHARE * len(before))
     if len(lost) < enough:
         return 0, 0
-    best, hits = (0, 0), enough
+    best, hits = (0, 0), max(enough, _MOST_ALIKE * _alike(before[plain], after[plain]))
     for steps in {1, _common_factor(lost, enough)}:
         whole = lost % steps == 0
         loss = _loss(lost[whole] // steps, significand[whole])
@@ -40,6 +41,20 @@ def fitted(old: NDArray[np.uint32], new: NDArray[np.uint32]) -> tuple[int, int]:
         if agree > hits:
             best, hits = (loss, steps), agree
     return best
+
+
+def _alike(before: NDArray[np.int64], after: NDArray[np.int64]) -> int:
+    """Elements that moved by what most of their exponent did, up or down, as in the first step of Adam.
+
+    Of a decay there are fewer, or at least none that it does not tell of as well: it follows the significand, one way.
+    """
+    distance = np.abs(before - after)
+    moved = distance > 0
+    exponents = (before[moved] & _EXPONENTS) >> 23
+    both, counts = np.unique(exponents << 32 | distance[moved], return_counts=True)
+    most = np.zeros(256, np.int64)
+    np.maximum.at(most, both >> 32, counts)
+    return int(most.sum())
 
 
 def _common_factor(lost: NDArray[np.int64], enough: float) -> int:
