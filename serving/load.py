@@ -93,8 +93,8 @@ def run_load(
         clients: Closed loop: how many send at once.
         rate_per_s: Open loop at this rate; None for the closed loop.
         binary: The form of the tensors.
-        patience_s: How long after its first sending a request may be sent again; it is once, even when others for the
-            same worker kept it waiting for longer.
+        patience_s: How long a worker may answer nobody before requests for it are given up; each is sent again once,
+            even when others kept it waiting for longer.
         stop: Ends the load when set; for callers that run it in a thread.
         on_shot: Hears of each shot when it is complete, in the thread that sends.
     """
@@ -152,6 +152,7 @@ class _Load:
         self._patience_s = patience_s
         self._stop = stop
         self._turns = {url: asyncio.Semaphore(MOST_AGAIN) for url in urls}
+        self._answered_s = dict.fromkeys(urls, 0.0)  # when each worker last answered anybody
         self._sent = 0
         self._began_s = time.perf_counter()
 
@@ -188,11 +189,11 @@ class _Load:
 
     async def _shoot(self, http: httpx.AsyncClient, number: int, *, started_s: float) -> None:
         request, url = number % len(self._encoded), self._urls[number % len(self._urls)]
-        give_up_s, sends = self._now_s() + self._patience_s, 1
+        first_s, sends = self._now_s(), 1
         answer = await self._send(http, url, request)
         if answer.is_passing and self._patience_s > 0:
             async with self._turns[url]:
-                while answer.is_passing and (sends == 1 or self._now_s() < give_up_s):
+                while answer.is_passing and (sends == 1 or self._may_come_back(url, first_s)):
                     await asyncio.sleep(PAUSE_S)
                     sends += 1
                     answer = await self._send(http, url, request)
@@ -210,6 +211,10 @@ class _Load:
         if self._on_shot is not None:
             self._on_shot(shot)
 
+    def _may_come_back(self, url: str, first_s: float) -> bool:
+        """Whether a worker that was first asked at ``first_s`` has not been silent for longer than patience lasts."""
+        return self._now_s() < max(first_s, self._answered_s[url]) + self._patience_s
+
     async def _send(self, http: httpx.AsyncClient, url: str, request: int) -> _Answer:
         headers, body = self._encoded[request]
         try:
@@ -218,6 +223,7 @@ class _Load:
             return _Answer(status=NO_ANSWER, error=f"{type(error).__name__}: {error}")
         if response.status_code != OK:
             return _Answer(status=response.status_code, error=response.text)
+        self._answered_s[url] = self._now_s()
         return _Answer(status=OK, reply=decode_reply(response.headers, response.content))
 
 

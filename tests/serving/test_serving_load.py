@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from serving.load import MOST_AGAIN, Shot, run_load
+from serving.load import MOST_AGAIN, Shot, _Load, run_load
 from tests.web import web_server
 
 
@@ -94,6 +94,25 @@ def test_requests_that_wait_for_a_worker_keep_their_places_in_the_line() -> None
     assert {shot.status for shot in shots} == {400}
     assert max(shot.sends for shot in shots) == 6
     assert sum(shot.sends > 2 for shot in shots) <= MOST_AGAIN
+
+
+def test_a_worker_that_answers_others_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = _Load(
+        ["a", "b"],
+        path="/",
+        encoded=[],
+        max_requests=1,
+        max_seconds=1.0,
+        patience_s=100.0,
+        stop=threading.Event(),
+        on_shot=None,
+    )
+    monkeypatch.setattr(load, "_now_s", lambda: 150.0)
+    load._answered_s["a"] = 60.0
+
+    assert load._may_come_back("a", first_s=20.0)
+    assert not load._may_come_back("b", first_s=20.0)
+    assert load._may_come_back("b", first_s=60.0)
 
 
 def test_without_patience_nothing_is_sent_again() -> None:
