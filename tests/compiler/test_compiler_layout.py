@@ -68,7 +68,7 @@ def test_a_weight_with_another_reader_is_refused_and_stays() -> None:
             self.weight = nn.Parameter(torch.randn(4, 3, 3, 3))
 
         def forward(self, x: Tensor) -> Tensor:
-            return functional.conv2d(x, self.weight) + self.weight.sum()
+            return functional.conv2d(x, self.weight) + (x.sum() * self.weight).sum()  # of weights alone: a formula
 
     program = compiled(Reads(), torch.randn(2, 3, 8, 8))
 
