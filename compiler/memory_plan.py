@@ -88,6 +88,11 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[int, ...]:
     return tuple(offsets[index] for index in range(len(lifetimes)))
 
 
+def padded(size_bytes: int) -> int:
+    """What a storage takes in an arena."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
     """The most bytes that are alive while one node runs; the maximum is taken where a lifetime begins."""
     return max(
@@ -100,8 +105,8 @@ def _lifetimes(definition: Definition, sizes: Mapping[str, int]) -> Iterable[Lif
     made, last_read, kept = _storages(definition, sizes)
     for storage, (node, size_bytes) in made.items():
         if storage not in kept and size_bytes:
-            padded = -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-            yield Lifetime(first=node, last=max(last_read.get(storage, node), node), size_bytes=padded)
+            last = max(last_read.get(storage, node), node)
+            yield Lifetime(first=node, last=last, size_bytes=padded(size_bytes))
 
 
 def _storages(

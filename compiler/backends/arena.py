@@ -20,7 +20,7 @@ from torch import Tensor
 
 from compiler.definition import Definition, Node, Ref
 from compiler.interpreter import Interpreter
-from compiler.memory_plan import ALIGNMENT_BYTES, Lifetime, place
+from compiler.memory_plan import ALIGNMENT_BYTES, Lifetime, padded, place
 from compiler.specs import row_major
 
 _LINEAR: Final = "aten.linear.default"
@@ -169,14 +169,14 @@ class _Watch:
         device = chosen[0][1].device if chosen else torch.device("cpu")
         chosen = [entry for entry in chosen if entry[1].device == device]
         lives = [
-            Lifetime(first=home.first, last=home.last, size_bytes=_padded(form.storage_bytes))
+            Lifetime(first=home.first, last=home.last, size_bytes=padded(form.storage_bytes))
             for _, form, home in chosen
         ]
         places = list(zip(chosen, place(lives), strict=True))
         return _Plan(
             in_place=in_place,
             into={home.first: (call, form, offset) for (call, form, home), offset in places},
-            arena_bytes=max((offset + _padded(form.storage_bytes) for (_, form, _), offset in places), default=0),
+            arena_bytes=max((offset + padded(form.storage_bytes) for (_, form, _), offset in places), default=0),
             device=device,
         )
 
@@ -268,7 +268,3 @@ def _form(tensor: Tensor) -> _Form:
 
 def _tensors(result: Any) -> list[Tensor]:
     return [item for item in result if isinstance(item, Tensor)] if isinstance(result, list | tuple) else []
-
-
-def _padded(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
