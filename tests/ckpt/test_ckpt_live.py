@@ -1,8 +1,6 @@
 """Live memory goes to the target and back, bit for bit, from any state between, as often as asked; or is left alone."""
 
 import mmap
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -462,40 +460,3 @@ def test_confirming_finds_what_was_changed_behind_its_back(pair: Path) -> None:
 
     with untouched(live), pytest.raises(ckpt.LiveChunkError, match="chunk 0 of the storage of 'same'"):
         patch.confirm()
-
-
-# Prints by how much the peak grew while a delta of 1 % was staged over so many MiB, beyond what the patch keeps.
-_STAGING = """
-import os, sys
-from pathlib import Path
-import torch
-import ckpt
-from tests.hostile.peaks import peak_bytes
-
-folder, size_mib = Path(sys.argv[1]), int(sys.argv[2])
-os.cpu_count = lambda: 16
-torch.manual_seed(0)
-live = {"w": torch.randn(size_mib << 19).bfloat16()}
-manifest = ckpt.save(live, folder / "base")
-live["w"].view(torch.int16)[::100] += 1
-ckpt.save(live, folder / "target")
-live["w"].view(torch.int16)[::100] -= 1
-ckpt.diff(folder / "base", folder / "target", folder / "delta", codecs=["sparse"])
-Path("/proc/self/clear_refs").write_text("5")
-before = peak_bytes()
-patch = ckpt.stage(folder / "delta", live, manifest=manifest)
-print(peak_bytes() - before - patch.size_bytes)
-"""
-
-
-def test_staging_takes_some_frames_beside_what_is_kept_however_large_the_memory(tmp_path: Path) -> None:
-    grown_mib = []
-    for size_mib in (64, 256):
-        arguments = [str(tmp_path / f"{size_mib}"), f"{size_mib}"]
-        done = subprocess.run([sys.executable, "-c", _STAGING, *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        grown_mib.append(int(done.stdout) / (1 << 20))
-
-    small, large = grown_mib
-    assert large <= 192
-    assert large <= small + 64  # four times the memory
