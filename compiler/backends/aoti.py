@@ -9,7 +9,9 @@ Measured on torch 2.13, each a reason for a line below:
   stays mapped), and folders that a kill left behind are removed after a day;
 - precompiled headers and probing the host's instruction sets cost 19 of 32 s and gain nothing for one compilation;
 - the number of threads is baked in unless ``cpp.dynamic_threads`` is set;
-- a dynamic dimension may be specialised without a word: a package is asked at both ends of every dimension at once.
+- a dynamic dimension may be specialised without a word: a package is asked at both ends of every dimension at once;
+- the weights of convolutions are packed when constants are bound, and the package says by their names whether it was
+  compiled for that.
 """
 
 import os
@@ -30,7 +32,8 @@ import torch._inductor.config
 from torch import Tensor, nn
 
 from compiler import dtypes
-from compiler.backends import instruction_sets
+from compiler.backends import instruction_sets, packed_convolutions
+from compiler.backends.packed_convolutions import Convolution
 from compiler.backends.target import Target, torch_version
 from compiler.definition import Definition
 from compiler.dynamic import trace_sizes
@@ -120,13 +123,13 @@ class AotiBackend:
                 _ConstantsOutside(definition), inputs, shapes, folder / "package.pt2", options=_options(requirement)
             )
         found = set(_open(package).get_constant_fqns())
-        expected = {_constant_name(index) for index in range(len(definition.constants))}
+        expected = set(_constant_names(definition, packed_convolutions.find(definition)))
         if found != expected:
             raise BuildError(
                 backend="aoti",
                 reason=f"its constants are {sorted(found ^ expected)} off the program's: some were baked in or added",
             )
-        refuse_specialised(definition, _AotiEngine(_open(package)))
+        refuse_specialised(definition, _AotiEngine(_open(package), definition))
         return package
 
     def load(self, definition: Definition, target: Target | None, package: bytes) -> Engine:
@@ -145,7 +148,7 @@ class AotiBackend:
                 next_step="Compile it again here, or load it with backend='eager'.",
             )
         try:
-            return _AotiEngine(_open(package))
+            return _AotiEngine(_open(package), definition)
         except RuntimeError as error:
             raise BackendRefusedError(
                 backend="aoti",
@@ -155,33 +158,45 @@ class AotiBackend:
 
 
 class _AotiEngine:
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, definition: Definition) -> None:
         self._loader = loader
+        packed = packed_convolutions.find(definition)
+        names = _constant_names(definition, packed)
+        self._packed = packed if set(loader.get_constant_fqns()) == set(names) else ()
+        self._names = names if self._packed else _constant_names(definition, ())
+        self._held: list[Tensor] = []
 
     def bind(self, constants: Sequence[Tensor]) -> None:
-        named = {_constant_name(index): tensor for index, tensor in enumerate(constants)}
+        held = list(constants)
+        for convolution in self._packed:
+            held[convolution.constant] = convolution.pack(constants[convolution.constant])
+        named = dict(zip(self._names, held, strict=True))
         self._loader.load_constants(named, use_inactive=False, check_full_update=True, user_managed=True)
+        self._held = held
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return self._loader.run(list(inputs))  # type: ignore[no-any-return]
 
 
 class _ConstantsOutside(nn.Module):
-    """The definition as a module whose constants are buffers ``c0``, ``c1``, …; their values do not matter."""
+    """The definition as a module whose constants are buffers, as named below; their values do not matter."""
 
     def __init__(self, definition: Definition) -> None:
         super().__init__()
-        self._interpreter = Interpreter(definition)
-        for index, constant in enumerate(definition.constants):
+        packed = packed_convolutions.find(definition)
+        self._interpreter = Interpreter(definition).replaced({entry.node: (entry, {}) for entry in packed})
+        for name, constant in zip(_constant_names(definition, packed), definition.constants, strict=True):
             memory = torch.empty_strided(constant.shape, constant.strides, dtype=dtypes.BY_NAME[constant.dtype])
-            self.register_buffer(_constant_name(index), memory.zero_())
+            self.register_buffer(name, memory.zero_())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return self._interpreter.run(inputs, list(self.buffers()))
 
 
-def _constant_name(index: int) -> str:
-    return f"c{index}"
+def _constant_names(definition: Definition, packed: Sequence[Convolution]) -> list[str]:
+    """``c0``, ``c1``, …, those that are packed when they are bound ``packed0``, …"""
+    derived = {convolution.constant for convolution in packed}
+    return [f"{'packed' if index in derived else 'c'}{index}" for index in range(len(definition.constants))]
 
 
 def refuse_specialised(definition: Definition, engine: Engine) -> None:

@@ -1,0 +1,96 @@
+"""Convolutions whose weights oneDNN reads in its own blocked order, and what follows them at once.
+
+oneDNN computes a convolution on weights in blocks of its instruction set's width. Given plain ones it reorders them in
+every call: on ResNet-18 at batch 4 a quarter of the processor's time. So they are reordered once, when constants are
+bound, on the machine that serves. Inductor compiles these calls with the activation or the addition that comes next.
+
+The packed copy is derived: what is written to a weight is seen when the constants are bound again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compiler.definition import Definition, Node, Ref
+
+_OPERATOR = "aten.conv2d.default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """A convolution over a constant that nothing else reads: node and constant by position, and how it is walked."""
+
+    node: int
+    constant: int
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def __call__(self, data: Tensor, weight: Tensor, bias: Tensor | None = None, *_: object, **__: object) -> Tensor:
+        """In place of ``aten.conv2d``, whose arguments come in; the weight is packed, or stands for one that will be.
+
+        Args:
+            data: (N, C, H, W).
+            weight: (O, C / groups, KH, KW).
+            bias: (O,).
+        """
+        result: Tensor = torch.ops.mkldnn._convolution_pointwise.default(
+            data, weight, bias, self.padding, self.stride, self.dilation, self.groups, "none", [], ""
+        )
+        return result
+
+    def pack(self, weight: Tensor) -> Tensor:
+        """A copy of a weight in oneDNN's order, which only oneDNN reads."""
+        packed: Tensor = torch.ops.mkldnn._reorder_convolution_weight(
+            weight, self.padding, self.stride, self.dilation, self.groups, None
+        )
+        return packed
+
+
+def find(definition: Definition) -> tuple[Convolution, ...]:
+    """The float32 convolutions of two dimensions whose weight is a constant with one reader; none without oneDNN.
+
+    Those are left out for which Inductor may take oneDNN's answer, which is always channels last on packed weights, for
+    one that is channels first: it does where sizes are dynamic and the input is the same in both orders, since it
+    has one channel, or one pixel (of which convolutions make more only with more padding than keeps the size).
+    """
+    if not torch.backends.mkldnn.is_available():
+        return ()
+    read = [value for node in definition.nodes for value in node.refs]
+    read += [output.value for output in definition.outputs]
+    found = (_convolution(position, node, definition) for position, node in enumerate(definition.nodes))
+    return tuple(entry for entry in found if entry and read.count(len(definition.inputs) + entry.constant) == 1)
+
+
+def _convolution(position: int, node: Node, definition: Definition) -> Convolution | None:
+    given = dict(node.arguments)
+    if node.operator != _OPERATOR or not isinstance(given["weight"], Ref):
+        return None
+    index = given["weight"].value - len(definition.inputs)
+    if not 0 <= index < len(definition.constants):
+        return None
+    constant = definition.constants[index]
+    found = Convolution(
+        node=position,
+        constant=index,
+        stride=_pair(given.get("stride", (1,))),
+        padding=_pair(given.get("padding", (0,))),
+        dilation=_pair(given.get("dilation", (1,))),
+        groups=given.get("groups", 1),  # type: ignore[arg-type]
+    )
+    is_safe = constant.shape[1] * found.groups > 1 and not _makes_many_of_one(found, constant.shape[2:])
+    return found if constant.dtype == "float32" and is_safe else None
+
+
+def _makes_many_of_one(convolution: Convolution, kernel: tuple[int, ...]) -> bool:
+    walked = zip(kernel, convolution.stride, convolution.padding, convolution.dilation, strict=True)
+    return any(2 * padding - dilation * (size - 1) >= stride for size, stride, padding, dilation in walked)
+
+
+def _pair(sizes: Any) -> tuple[int, int]:
+    """What ``aten.conv2d`` makes of a size: one number stands for both directions."""
+    many = tuple(sizes) if isinstance(sizes, tuple) else (sizes,)
+    return (many[0], many[-1])
