@@ -52,7 +52,7 @@ from compiler.formula import Formula
 from compiler.pipeline import compile
 from compiler.program import Program, load
 from compiler.report import Figure, Report
-from compiler.runner import Runner
+from compiler.runner import Prepared, Runner
 from compiler.specs import ConstantSpec, Dim, TensorSpec
 
 __all__ = [
@@ -72,6 +72,7 @@ __all__ = [
     "InvalidProgramError",
     "MissingTensorError",
     "MutationError",
+    "Prepared",
     "Program",
     "Report",
     "Runner",

@@ -2,11 +2,13 @@
 
 Native code checks nothing: a wrong shape is read as if it were right, and a missing constant ends the process. So every
 constant is checked when it is bound and every input before it runs, here, for all backends alike. ``swap`` moves to
-another arena; a caller that answers requests on other threads calls it between two batches.
+another arena; a caller that answers requests on other threads calls it between two batches, with what ``prepare`` made
+beside them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,16 +23,29 @@ from compiler.specs import TensorSpec
 class Engine(Protocol):
     """What a backend makes of a program on this machine. Arguments were checked."""
 
-    def bind(self, constants: Sequence[Tensor]) -> None:
-        """Read constants from this memory, as it is now, from now on. The caller keeps it alive.
+    def prepare(self, constants: Sequence[Tensor]) -> object:
+        """What it reads in place of constants: themselves, or what it derives from them as they are now.
 
-        Called again with the same memory after it was written to: an engine may keep what it derived from it.
+        Called beside ``run``, and again with the same memory after that was written to.
         """
+        ...
+
+    def bind(self, prepared: Any) -> None:
+        """Read what ``prepare`` returned, from now on, keeping it alive; takes no time to speak of."""
         ...
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Compute the outputs of contiguous CPU inputs."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared:
+    """Constants, and what a runner's engine derived from them: packed weights, a session, or nothing."""
+
+    constants: Mapping[str, Tensor]
+    derived: object
+    engine: Engine
 
 
 class Runner:
@@ -42,31 +57,54 @@ class Runner:
     Args:
         definition: What inputs and constants have to be.
         engine: Runs it.
-        constants: Constant name → memory; kept alive and read in place, never written.
+        constants: Constant name → memory; kept alive and never written. A backend may read what it derived from them,
+            so after writing to them call ``swap`` (``Program.rebind`` does).
     """
 
     def __init__(self, definition: Definition, engine: Engine, constants: Mapping[str, Tensor]) -> None:
         self._definition = definition
         self._engine = engine
-        self._constants: dict[str, Tensor] = {}
         self._bounds = {dim.name: (dim.min, dim.max) for dim in definition.dims}
         self.swap(constants)
 
-    def swap(self, constants: Mapping[str, Tensor]) -> None:
-        """Read constants from other memory, or from the same after it was written to. On an error the old stays in use.
+    def prepare(self, constants: Mapping[str, Tensor]) -> Prepared:
+        """Derive what the backend reads in place of constants, for a swap that takes no time. May run beside calls.
 
         Raises:
             MissingTensorError, TensorMismatchError: A constant is not as the program states.
         """
         check_constants(self._definition.constants, constants)
         chosen = {constant.name: constants[constant.name] for constant in self._definition.constants}
-        self._engine.bind(tuple(chosen.values()))
-        self._constants = chosen
+        derived = self._engine.prepare(tuple(chosen.values()))
+        return Prepared(constants=chosen, derived=derived, engine=self._engine)
+
+    def swap(self, constants: Mapping[str, Tensor] | Prepared) -> None:
+        """Read constants from other memory, or from the same after it was written to. On an error the old stays in use.
+
+        Args:
+            constants: As ``allocate`` gave and ``evaluate`` filled them, or what ``prepare`` made of them.
+
+        Raises:
+            MissingTensorError, TensorMismatchError: A constant is not as the program states.
+            CallError: Another runner prepared them.
+        """
+        prepared = constants if isinstance(constants, Prepared) else self.prepare(constants)
+        if prepared.engine is not self._engine:
+            raise CallError(
+                "constants were prepared by another runner, expected this one; call runner.prepare(constants)"
+            )
+        self._engine.bind(prepared.derived)
+        self._bound = prepared
+
+    @property
+    def bound(self) -> Prepared:
+        """What it reads now, to come back to."""
+        return self._bound
 
     @property
     def constants(self) -> Mapping[str, Tensor]:
         """The memory that it reads now, by constant name."""
-        return self._constants
+        return self._bound.constants
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Answer one batch.

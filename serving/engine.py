@@ -101,9 +101,9 @@ class Engine:
         started_s = time.perf_counter()
         old = self._live
         try:
-            slot.runner.swap(slot.constants)
+            slot.runner.swap(slot.prepared)
         except BaseException:
-            old.slot.runner.swap(old.slot.constants)
+            old.slot.runner.swap(old.slot.prepared)
             raise
         self._live = Live(slot=slot, generation=old.generation + 1)
         return time.perf_counter() - started_s

@@ -14,7 +14,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -36,10 +36,13 @@ class Spec(Protocol):
 
 
 class Runner(Protocol):
-    """A loaded program; ``swap`` points it at another arena's constants."""
+    """A loaded program; ``swap`` points it at another arena's constants, which ``prepare`` made ready beforehand."""
 
+    @property
+    def bound(self) -> Any: ...
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]: ...
-    def swap(self, constants: Mapping[str, Tensor]) -> None: ...
+    def prepare(self, constants: Mapping[str, Tensor]) -> Any: ...
+    def swap(self, constants: Any) -> None: ...
 
 
 class Program(Protocol):
@@ -88,6 +91,7 @@ class Slot:
     """A program bound to one checkpoint's constants.
 
     Attributes:
+        prepared: The constants as the runner takes them in no time.
         fingerprints: SHA-256 of each required tensor's bytes, by name: what a later update is compared with.
     """
 
@@ -97,6 +101,7 @@ class Slot:
     arena: Arena
     constants: Mapping[str, Tensor]
     runner: Runner
+    prepared: Any
     fingerprints: Mapping[str, bytes]
 
 
@@ -106,13 +111,15 @@ def build(release: Release, *, version: str) -> Slot:
     arena = Arena(release.program.arena_bytes)
     constants = release.program.allocate(arena.buffer)
     release.program.evaluate(release.tensors, constants, changed=None)
+    runner = release.program.load_runner(constants)
     return Slot(
         root=release.root,
         version=version,
         program=release.program,
         arena=arena,
         constants=constants,
-        runner=release.program.load_runner(constants),
+        runner=runner,
+        prepared=runner.bound,
         fingerprints={name: fingerprint(tensor) for name, tensor in release.tensors.items()},
     )
 
@@ -143,6 +150,7 @@ def rebuild(release: Release, *, version: str, live: Slot, arena: Arena | None) 
         arena=arena,
         constants=constants,
         runner=live.runner,
+        prepared=live.runner.prepare(constants),
         fingerprints=fingerprints,
     )
 

@@ -164,15 +164,17 @@ class _AotiEngine:
         names = _constant_names(definition, packed)
         self._packed = packed if set(loader.get_constant_fqns()) == set(names) else ()
         self._names = names if self._packed else _constant_names(definition, ())
-        self._held: list[Tensor] = []
+        self._held: Mapping[str, Tensor] = {}
 
-    def bind(self, constants: Sequence[Tensor]) -> None:
-        held = list(constants)
+    def prepare(self, constants: Sequence[Tensor]) -> Mapping[str, Tensor]:
+        ready = list(constants)
         for convolution in self._packed:
-            held[convolution.constant] = convolution.pack(constants[convolution.constant])
-        named = dict(zip(self._names, held, strict=True))
-        self._loader.load_constants(named, use_inactive=False, check_full_update=True, user_managed=True)
-        self._held = held
+            ready[convolution.constant] = convolution.pack(constants[convolution.constant])
+        return dict(zip(self._names, ready, strict=True))
+
+    def bind(self, prepared: Mapping[str, Tensor]) -> None:
+        self._loader.load_constants(dict(prepared), use_inactive=False, check_full_update=True, user_managed=True)
+        self._held = prepared
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return self._loader.run(list(inputs))  # type: ignore[no-any-return]
@@ -208,7 +210,7 @@ def refuse_specialised(definition: Definition, engine: Engine) -> None:
     if not definition.dims:
         return
     constants = list(_ConstantsOutside(definition).buffers())
-    engine.bind(constants)
+    engine.bind(engine.prepare(constants))
     for sizes in ({dim.name: dim.min for dim in definition.dims}, {dim.name: dim.max for dim in definition.dims}):
         inputs = [torch.zeros(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs]
         try:

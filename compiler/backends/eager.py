@@ -15,8 +15,11 @@ class _EagerEngine:
         self._interpreter = ArenaInterpreter(definition)
         self._constants: Sequence[Tensor] = ()
 
-    def bind(self, constants: Sequence[Tensor]) -> None:
-        self._constants = constants
+    def prepare(self, constants: Sequence[Tensor]) -> Sequence[Tensor]:
+        return constants
+
+    def bind(self, prepared: Sequence[Tensor]) -> None:
+        self._constants = prepared
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return self._interpreter.run(inputs, self._constants)

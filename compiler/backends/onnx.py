@@ -5,7 +5,7 @@ it.
 whose bytes lie in ``constants.bin``, at the place that it has in the program's arena, in row-major order. So one graph
 file serves every checkpoint, and new weights rewrite only the ranges of the constants that changed.
 
-ONNX Runtime packs weights when a session opens. ``bind`` opens one, which takes some 10 ms for each 10 MB: what is
+ONNX Runtime packs weights when a session opens. ``prepare`` opens one, which takes some 10 ms for each 10 MB: what is
 written to constants afterwards is seen when they are bound again.
 """
 
@@ -101,10 +101,10 @@ class _OnnxEngine:
     def __init__(self, definition: Definition, package: bytes) -> None:
         self._package = package
         self._inputs = [spec.name for spec in definition.inputs]
-        self._session: Any = None
-        self._values: list[Any] = []
+        self._bound: tuple[Any, Any] = (None, None)
 
-    def bind(self, constants: Sequence[Tensor]) -> None:
+    def prepare(self, constants: Sequence[Tensor]) -> tuple[Any, Any]:
+        """A session, and the memory that it reads."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -113,12 +113,14 @@ class _OnnxEngine:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(tensor.contiguous().numpy()) for tensor in constants]
         named = [(index, value) for index, value in enumerate(values) if constants[index].numel()]
         options.add_external_initializers([_constant_name(index) for index, _ in named], [value for _, value in named])
-        self._session = onnxruntime.InferenceSession(self._package, options, providers=["CPUExecutionProvider"])
-        self._values = values
+        return onnxruntime.InferenceSession(self._package, options, providers=["CPUExecutionProvider"]), values
+
+    def bind(self, prepared: tuple[Any, Any]) -> None:
+        self._bound = prepared
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         given = {name: tensor.numpy() for name, tensor in zip(self._inputs, inputs, strict=True)}
-        return [torch.from_numpy(array) for array in self._session.run(None, given)]
+        return [torch.from_numpy(array) for array in self._bound[0].run(None, given)]
 
 
 def write_files(

@@ -2,9 +2,9 @@
 
 oneDNN computes a convolution on weights in blocks of its instruction set's width. Given plain ones it reorders them in
 every call: on ResNet-18 at batch 4 a quarter of the processor's time. So they are reordered once, when constants are
-bound, on the machine that serves. Inductor compiles these calls with the activation or the addition that comes next.
+prepared, on the machine that serves. Inductor compiles these calls with the activation or the addition that comes next.
 
-The packed copy is derived: what is written to a weight is seen when the constants are bound again.
+The packed copy is derived: what is written to a weight is seen when the constants are prepared again.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def find(definition: Definition) -> tuple[Convolution, ...]:
     one that is channels first: it does where sizes are dynamic and the input is the same in both orders, since it
     has one channel, or one pixel (of which convolutions make more only with more padding than keeps the size).
     """
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return ()
     read = [value for node in definition.nodes for value in node.refs]
     read += [output.value for output in definition.outputs]

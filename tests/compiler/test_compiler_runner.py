@@ -1,5 +1,7 @@
 """A runner takes exactly what the program states, and a row's answer does not depend on its neighbours."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,3 +87,29 @@ def test_an_unknown_backend_is_answered_with_those_there_are(eager_program: comp
 def test_a_backend_without_a_package_says_what_to_do(eager_program: compiler.Program) -> None:
     with pytest.raises(compiler.BackendRefusedError, match=r"no package for it.*backend='eager'"):
         eager_program.load_runner(eager_program.allocate(), backend="aoti")
+
+
+def test_prepared_constants_are_swapped_in_and_what_was_bound_comes_back(
+    eager_program: compiler.Program, residual_net: Callable[..., nn.Module], images: Tensor
+) -> None:
+    runner = eager_program.bind(residual_net(1).state_dict())
+    before, bound = runner(images)[0], runner.bound
+    memory = eager_program.allocate()
+    eager_program.evaluate(residual_net(2).state_dict(), memory)
+
+    runner.swap(runner.prepare(memory))
+    between = runner(images)[0]
+    runner.swap(bound)
+
+    assert torch.equal(between, eager_program.bind(residual_net(2).state_dict())(images)[0])
+    assert torch.equal(runner(images)[0], before)
+
+
+def test_constants_that_another_runner_prepared_are_refused(
+    eager_program: compiler.Program, residual_net: Callable[..., nn.Module]
+) -> None:
+    runner = eager_program.bind(residual_net(1).state_dict())
+    other = eager_program.bind(residual_net(2).state_dict())
+
+    with pytest.raises(compiler.CallError, match="prepared by another runner"):
+        runner.swap(other.bound)

@@ -111,8 +111,11 @@ class _Specialised:
         self._interpreter, self._rows = Interpreter(definition), rows
         self._constants: Sequence[Tensor] = ()
 
-    def bind(self, constants: Sequence[Tensor]) -> None:
-        self._constants = constants
+    def prepare(self, constants: Sequence[Tensor]) -> Sequence[Tensor]:
+        return constants
+
+    def bind(self, prepared: Sequence[Tensor]) -> None:
+        self._constants = prepared
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         rows = [tensor[:1].expand(self._rows, *tensor.shape[1:]).contiguous() for tensor in inputs]

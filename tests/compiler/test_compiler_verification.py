@@ -74,9 +74,12 @@ class _BakedEngine:
         self._baked = baked
         self._constants: list[Tensor] = []
 
-    def bind(self, constants: Sequence[Tensor]) -> None:
+    def prepare(self, constants: Sequence[Tensor]) -> Sequence[Tensor]:
+        return constants
+
+    def bind(self, prepared: Sequence[Tensor]) -> None:
         self._constants = [self._baked.setdefault(index, tensor.clone()) if tensor.numel() == 8 else tensor
-                           for index, tensor in enumerate(constants)]  # fmt: skip
+                           for index, tensor in enumerate(prepared)]  # fmt: skip
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         from compiler.interpreter import Interpreter

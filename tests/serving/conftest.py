@@ -66,6 +66,13 @@ class TinyRunner:
             raise IndexError("index 999 is out of range")
         return (x @ self.constants["folded"].T + self.constants["bias"],)
 
+    @property
+    def bound(self) -> Mapping[str, Tensor]:
+        return self.constants
+
+    def prepare(self, constants: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return constants
+
     def swap(self, constants: Mapping[str, Tensor]) -> None:
         if self.swap_fails:
             self.swap_fails = False
