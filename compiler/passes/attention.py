@@ -3,8 +3,9 @@
     softmax(factor · q @ kᵀ + masks) @ v   →   scaled_dot_product_attention(q, k, v, attn_mask, scale=factor)
 
 The pattern is read by meaning, from the softmax up and down: any order of scales and masks, on any side, in batches of
-one or two axes. torch's operator then picks a kernel that never holds the scores. Refused: weights that somebody else
-reads, factors and masks that do not fit, operands whose batches differ.
+one or two axes. torch's operator then picks a kernel that never holds the scores; what it makes of rows that are masked
+whole is put right (``masks``). Refused: weights that somebody else reads, factors and masks that do not fit, operands
+whose batches differ.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,10 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from compiler import operators
 from compiler.graph import Graph
-from compiler.passes.constants import fold_literal
+from compiler.passes.masks import one_mask, rounded, without_empty_rows
 from compiler.passes.report import PassReport, Reason
 from compiler.passes.rewriting import RefusedError, erase_unread, rewrite_each
-from compiler.passes.scores import CONVERSIONS, PRODUCTS, Bias, Fill, Scores, read_scores, split_factor
+from compiler.passes.scores import CONVERSIONS, PRODUCTS, Bias, Scores, read_scores, split_factor
 
 _SOFTMAX: Final = frozenset({"aten.softmax.int", "aten._softmax.default"})
 _ATEN: Final = torch.ops.aten
@@ -42,13 +43,15 @@ def _fuse(node: fx.Node, graph: Graph) -> str | None:
     query, key_T, value = *scores.product.args[:2], result.args[1]
     assert isinstance(query, fx.Node) and isinstance(key_T, fx.Node) and isinstance(value, fx.Node)  # noqa: PT018
     _check_operands(query, key_T, value, scores)
+    dtype = query.meta["val"].dtype
+    scores = rounded(scores, dtype)
     query, first = split_factor(query, graph)
     key, second = _key(key_T, result, graph)
     factor = scores.factor * first * second
     if not factor > 0.0:
         raise RefusedError(Reason.SCALE, f"scores are scaled by {factor}")
-    mask = _mask(scores, query, result, graph)
-    attended = _attend((query, key, value), mask, factor, result, graph)
+    mask = one_mask(scores, dtype, result, graph)
+    attended = _attend((query, key, value), mask, factor, scores, result, graph)
     result.replace_all_uses_with(attended)
     erase_unread(graph, _upwards(result))
     return f"{result.name} became attention with scale {factor:.6g}" + (" and a mask" if mask is not None else "")
@@ -77,9 +80,6 @@ def _check_values(softmax: fx.Node, scores: Scores, result: fx.Node) -> None:
     rank = softmax.meta["val"].dim()
     if softmax.args[1] not in (-1, rank - 1):
         raise RefusedError(Reason.SHAPE, f"{softmax.name} is taken over axis {softmax.args[1]} of {rank}")
-    for mask in scores.masks:
-        if isinstance(mask, Fill) and not mask.value <= -(2.0**100):
-            raise RefusedError(Reason.MASK_VALUE, f"masked scores become {mask.value}")
     biases = (mask.node for mask in scores.masks if isinstance(mask, Bias))
     dtypes = {
         operand.meta["val"].dtype
@@ -130,41 +130,13 @@ def _swaps_last_axes(node: fx.Node) -> bool:
             return False
 
 
-def _mask(scores: Scores, query: fx.Node, before: fx.Node, graph: Graph) -> fx.Node | None:
-    """All masks as one: a condition where it is a lone one of −∞, a sum of numbers otherwise."""
-    dtype = query.meta["val"].dtype
-    if not scores.masks:
-        return None
-    match scores.masks:
-        case (Fill(condition=condition, keeps=True, value=value),) if value == -torch.inf:
-            total = condition
-        case (Fill(condition=condition, keeps=False, value=value),) if value == -torch.inf:
-            total = graph.add_call(before, _ATEN.logical_not.default, (condition,))
-        case masks:
-            total, *others = (_added(mask, dtype, before, graph) for mask in masks)
-            for other in others:
-                total = graph.add_call(before, _ATEN.add.Tensor, (total, other))
-    for _ in range(2 - total.meta["val"].dim()):
-        total = graph.add_call(before, _ATEN.unsqueeze.default, (total, 0))
-    if total.meta["val"].dim() == 3:
-        total = graph.add_call(before, _ATEN.unsqueeze.default, (total, 0))
-    return total if total.op == "placeholder" else fold_literal(total, graph)
-
-
-def _added(mask: Bias | Fill, dtype: torch.dtype, before: fx.Node, graph: Graph) -> fx.Node:
-    """What a mask adds to the scores."""
-    if isinstance(mask, Bias):
-        if mask.factor == 1.0:
-            return mask.node
-        return graph.add_call(before, _ATEN.mul.Tensor, (mask.node, mask.factor))
-    zero = graph.add_literal("zero", torch.zeros((), dtype=dtype))
-    if mask.keeps:
-        return graph.add_call(before, _ATEN.where.ScalarOther, (mask.condition, zero, mask.value))
-    return graph.add_call(before, _ATEN.where.ScalarSelf, (mask.condition, mask.value, zero))
-
-
 def _attend(
-    operands: tuple[fx.Node, ...], mask: fx.Node | None, factor: float, before: fx.Node, graph: Graph
+    operands: tuple[fx.Node, ...],
+    mask: fx.Node | None,
+    factor: float,
+    scores: Scores,
+    before: fx.Node,
+    graph: Graph,
 ) -> fx.Node:
     """The operator; kernels take two axes before rows and columns, so a lone one gets company."""
     alone = operands[0].meta["val"].dim() == 3
@@ -173,6 +145,7 @@ def _attend(
     attended = graph.add_call(
         before, _ATEN.scaled_dot_product_attention.default, (*operands, mask, 0.0, False), {"scale": factor}
     )
+    attended = without_empty_rows(attended, mask, scores, before, graph)
     return graph.add_call(before, _ATEN.squeeze.dim, (attended, 0)) if alone else attended
 
 

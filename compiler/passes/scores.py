@@ -4,7 +4,7 @@
 
 Scaling may stand before or after the product, on either side, and between masks; it is gathered in ``factor``. A mask
 that puts a number in the place of a score is read as one that adds it. That is the same only if the score vanishes
-beside it: −∞, or at most −2¹⁰⁰ (a row that is masked whole by −∞ is NaN in such a model, and zero in attention).
+beside it: −∞, or at most −2¹⁰⁰.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _SCALINGS: Final = {
     "aten.div.Tensor": True,
     "aten.div.Scalar": True,
 }
-_VANISHES: Final = -(2.0**100)
+VANISHES: Final = -(2.0**100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ def _filled(candidate: Any, condition: Any, value: Any, graph: Graph, *, keeps: 
     if scores is None:
         return None
     number = number_of(value, graph)
-    if number is None or number > _VANISHES:
+    if number is None or number > VANISHES:
         raise RefusedError(Reason.MASK_VALUE, f"masked scores become {value}, beside which others do not vanish")
     return scores.masked(Fill(condition=condition, keeps=keeps, value=number))
 
