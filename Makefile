@@ -69,6 +69,7 @@ soak: $(STAMP)  ## kill writers at every system call, let each fail, mutate file
 	$(BIN)/python -m tests.ckpt.soak_large --work .treering/soak-large
 	$(BIN)/python -m tests.hostile.soak_mutations --seconds 600
 	$(BIN)/python -m tests.compiler.soak_mutations --mutants 100000
+	$(BIN)/python -m tests.compiler.families.soak
 	$(BIN)/python -m tests.flows.soak_bad_days --home .treering/soak-days
 	$(BIN)/python -m tests.flows.soak_kills --home .treering/soak-kills --json .treering/soak-kills.json
 

@@ -6,14 +6,17 @@ with what to do: modules in training mode, writes to state or inputs, operators 
 no ``state_dict``, dimensions that the trace fixed.
 """
 
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from os import sep
 from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from compiler import dtypes, operators
@@ -21,6 +24,7 @@ from compiler.definition import Literal
 from compiler.dynamic import Dynamic, as_signature, dims_by_axis, distinct_dims, input_names, resize, trace_sizes
 from compiler.errors import (
     CaptureError,
+    ControlFlowError,
     DynamicShapeError,
     MutationError,
     TrainingModeError,
@@ -86,12 +90,21 @@ def _export(model: nn.Module, inputs: list[Tensor], placed: list[dict[int, Dim]]
             f"{name}: torch.export refuses the dynamic dimensions: {error}. "
             "Make the dimension static, or take the fixed size out of forward()."
         ) from error
+    except GuardOnDataDependentSymNode as error:
+        raise ControlFlowError(model=name, detail=_place_of(error)) from error
     except RuntimeError as error:
         raise CaptureError(
-            f"{name}: torch.export cannot trace it: {error}. Control flow over tensor values and "
-            "calls outside torch have to leave forward().",
-            model=name,
+            f"{name}: torch.export cannot trace it: {error}. Calls outside torch have to leave forward().", model=name
         ) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """The line of the innermost ``forward`` that an exception came through, as it stands there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.name == "forward" and f"{sep}torch{sep}" not in frame.filename]
+    if not own:
+        return str(error).partition("\n")[0]
+    return f"{own[-1].line!r} ({own[-1].filename}:{own[-1].lineno})"
 
 
 def _as_graph(
@@ -146,6 +159,9 @@ def _refuse_unknown_operators(graph: fx.Graph, name: str) -> None:
     for node in graph.nodes:
         if node.op in ("placeholder", "output"):
             continue
+        chooses = [user for user in node.users if isinstance(user.target, torch._ops.HigherOrderOperator)]
+        if node.op == "get_attr" and chooses:
+            raise ControlFlowError(model=name, detail=f"{operators.name_of(chooses[0].target)} at {site(chooses[0])}")
         operator = operators.name_of(node.target)
         if node.op != "call_function" or operators.find(operator) is None:
             raise UnsupportedOperatorError(model=name, operator=operator, site=site(node))

@@ -5,6 +5,7 @@
     │   ├── CaptureError                  the model cannot be captured as a graph
     │   │   ├── TrainingModeError         a module is still in training mode
     │   │   ├── MutationError             the forward pass writes to its own state
+    │   │   ├── ControlFlowError          which operators run depends on values
     │   │   └── UnsupportedOperatorError  an operator stands outside the table
     │   ├── DynamicShapeError             dynamic= does not fit the example inputs
     │   ├── TensorMismatchError           a tensor has another shape, dtype, stride or device than stated
@@ -22,6 +23,8 @@ Messages say the thing, what was found, what was expected and the next step; att
 """
 
 from collections.abc import Sequence
+
+from compiler.reasons import Reason
 
 
 class CompilerError(Exception):
@@ -63,6 +66,20 @@ class MutationError(CaptureError):
             model=model,
         )
         self.targets = tuple(targets)
+
+
+class ControlFlowError(CaptureError):
+    """Which operators run, or on how many elements, depends on values of tensors."""
+
+    reason = Reason.CONTROL_FLOW
+
+    def __init__(self, *, model: str, detail: str) -> None:
+        super().__init__(
+            f"{model}: control flow over tensor values: {detail}; expected one graph for all inputs. "
+            "Choose with torch.where() over both results, or compile the branches as models of their own.",
+            model=model,
+        )
+        self.detail = detail
 
 
 class UnsupportedOperatorError(CaptureError):

@@ -136,3 +136,9 @@ def site(node: Node) -> str:
         return node.name
     path = list(stack.values())[-1][0]
     return path or node.name
+
+
+def writes_in_place(node: Node) -> bool:
+    """Whether the model's own operator wrote to its operand (``add_``), which capture made functional (``add``)."""
+    targets = (str(source.target).split(".") for source in node.meta.get("from_node", ()))
+    return any(len(parts) == 3 and parts[1].endswith("_") for parts in targets)

@@ -3,16 +3,17 @@
     y = (conv(x, W) + b − mean) · s + beta,  s = gamma / √(var + eps)   →   conv(x, W·s) + (b − mean)·s + beta
 
 The folded weight and bias become formulas over the checkpoint's tensors; no number is computed here. Each batch norm is
-either folded or refused with a reason. The graph is functional, so nothing is written between the two operators; what
-is left to check: the intermediate has one reader, the weight serves nobody else, every part is a stored constant, the
-statistics are those of evaluation mode, and the normalised axis is the layer's output channel.
+either folded or refused with a reason. Checked: the model writes nothing in place between the two operators (the graph
+is functional, so such a write stands there as an operator), the intermediate has one reader, the weight serves nobody
+else, every part is a stored constant, the statistics are those of evaluation mode, and the normalised axis is the
+layer's output channel.
 """
 
 from torch import fx
 
 from compiler.formula import Formula
 from compiler.graph import Graph, site
-from compiler.passes.layer import Layer, is_layer, read_layer, replace_layer
+from compiler.passes.layer import Layer, is_layer, read_layer, refuse_write, replace_layer
 from compiler.passes.norm import Norm, is_norm, read_norm
 from compiler.passes.report import PassReport, Reason
 from compiler.passes.rewriting import RefusedError, erase_unread, rewrite_each
@@ -37,6 +38,7 @@ def _fold(node: fx.Node, graph: Graph) -> str | None:
 
 def _check_producer(node: fx.Node) -> None:
     if not is_layer(node):
+        refuse_write(node, lambda written: written.args[0])
         raise RefusedError(Reason.UNSUPPORTED_PRODUCER, f"it follows {node.name}")
     if len(node.users) != 1:
         raise RefusedError(Reason.OTHER_USE, f"{node.name} is read by {len(node.users)} operators")

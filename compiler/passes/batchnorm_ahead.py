@@ -14,7 +14,7 @@ from torch import fx
 
 from compiler.formula import Formula
 from compiler.graph import Graph, site
-from compiler.passes.layer import Layer, is_layer, read_layer, replace_layer
+from compiler.passes.layer import Layer, is_layer, read_layer, refuse_write, replace_layer
 from compiler.passes.norm import Norm, is_norm, read_norm
 from compiler.passes.report import PassReport, Reason
 from compiler.passes.rewriting import RefusedError, erase_unread, rewrite_each
@@ -50,6 +50,7 @@ def _consumer(norm: Norm) -> fx.Node:
         raise RefusedError(Reason.OTHER_USE, f"{norm.result.name} is read by {len(readers)} operators")
     (reader,) = readers
     if not is_layer(reader) or reader.args[0] is not norm.result:
+        refuse_write(reader, lambda written: next(iter(written.users), None))
         raise RefusedError(Reason.UNSUPPORTED_CONSUMER, f"{reader.name} reads it")
     if norm.source.meta["val"].dim() != reader.args[1].meta["val"].dim():  # type: ignore[union-attr]
         raise RefusedError(Reason.CHANNEL_AXIS, f"{reader.name} has its channels on another axis")

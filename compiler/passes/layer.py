@@ -5,6 +5,7 @@ the weight's axis 0 and input channels on axis 1; a transposed convolution has i
 axis 1 is counted within a group, and the groups lie one after the other on axis 0.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from torch import fx
 
 from compiler import operators
 from compiler.formula import Formula
-from compiler.graph import Constant, Graph
+from compiler.graph import Constant, Graph, writes_in_place
 from compiler.passes.report import Reason
 from compiler.passes.rewriting import RefusedError
 from compiler.specs import row_major
@@ -100,6 +101,19 @@ def read_layer(node: fx.Node, graph: Graph) -> Layer:
         raise RefusedError(Reason.SHARED_WEIGHT, f"{weight.name} serves {readers} operators")
     groups, transposed = _groups(node)
     return Layer(node=node, weight=weight, bias=bias, groups=groups, transposed=transposed)
+
+
+def refuse_write(node: Any, after: Callable[[fx.Node], Any]) -> None:
+    """Refuse where writes in place lead from ``node`` to a layer; ``after`` goes from one to the next.
+
+    Raises:
+        RefusedError: Such a write was found.
+    """
+    first = node
+    while isinstance(node, fx.Node) and writes_in_place(node):
+        node = after(node)
+    if node is not first and is_layer(node):
+        raise RefusedError(Reason.MUTATION, f"{first.name} writes to what {node.name} and the norm have between them")
 
 
 def stored(value: Any, graph: Graph, otherwise: Reason) -> Constant:

@@ -10,6 +10,7 @@ from torch.nn import functional
 import compiler
 from compiler.capture import capture
 from compiler.dynamic import trace_sizes
+from compiler.passes import Reason
 
 
 def test_a_model_in_training_mode_is_refused_with_its_modules() -> None:
@@ -48,13 +49,35 @@ def test_an_operator_outside_the_table_is_named() -> None:
     assert caught.value.operator == "aten.sort.default"
 
 
-def test_control_flow_over_values_is_refused() -> None:
-    class Branches(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x + 1 if x.sum() > 0 else x - 1
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
 
-    with pytest.raises(compiler.CaptureError, match="Branches"):
-        compiler.compile(Branches().eval(), (torch.randn(2, 5),), backend="eager")
+
+class Cuts(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : int(x[0, 0])]
+
+
+class Chooses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Branches(), r"'return x \+ 1 if x.sum\(\) > 0 else x - 1' \(.*test_compiler_capture.py:\d+\)"),
+        (Cuts(), r"'return x\[:, : int\(x\[0, 0\]\)\]'"),
+        (Chooses(), "cond at"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_control_flow_over_values_is_refused_with_its_line(model: nn.Module, said: str) -> None:
+    with pytest.raises(compiler.ControlFlowError, match=said) as caught:
+        compiler.compile(model.eval(), (torch.randn(2, 5),), backend="eager")
+
+    assert caught.value.reason is Reason.CONTROL_FLOW
 
 
 @pytest.mark.parametrize(

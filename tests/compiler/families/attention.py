@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from compiler.passes import Reason
-from tests.compiler.families.case import Case, Function
+from tests.compiler.families.case import Case, OfSeveral, combinations
 
 FUSED = {"fuse_attention": 1}
 HEADS, ROWS, SIZE = 2, 5, 4
@@ -68,7 +67,7 @@ def _case(name: str, forward: Callable[..., object], fused: Any = FUSED, *refuse
     operand = (HEADS, ROWS, SIZE)
     return Case(
         name=f"attention, {name}",
-        build=lambda: Function(forward),
+        build=lambda: OfSeveral(forward),
         shapes=more.pop("shapes", (operand, operand, operand, (ROWS,))),
         fused=fused,
         refused=(*more.pop("before", ()), *(("fuse_attention", reason) for reason in refused)),
@@ -80,12 +79,13 @@ def _case(name: str, forward: Callable[..., object], fused: Any = FUSED, *refuse
 def scales_and_masks() -> Iterator[Case]:
     """Every scale with every mask; some masks are constants and fold first."""
     literals = {"filled with infinity": 1, "chosen": 1, "chosen the other way": 1, "added and filled": 1}
-    for scale, mask in product(SCALES, MASKS):
+    for scale, mask, soaked in combinations(SCALES, MASKS):
         folds = literals.get(mask, 0) + (scale == "a tensor made of numbers")
         yield _case(
             f"scale {scale}, mask {mask}",
             _attends(scale, mask),
             {**FUSED, "fold_constants": folds} if folds else FUSED,
+            soaked=soaked,
         )
 
 
@@ -168,6 +168,14 @@ def refused() -> Iterator[Case]:
         {},
         Reason.SCALE,
         shapes=three,
+    )
+    yield _case(
+        "values of another dtype than queries",
+        lambda m, q, k, v: (q @ k.mT).float().softmax(-1) @ v.float(),
+        {},
+        Reason.DTYPE_CHANGE,
+        shapes=three,
+        dtype=torch.bfloat16,
     )
     yield _case("softmax over queries", lambda m, q, k, v: (q @ k.mT).softmax(-2) @ v, {}, Reason.SHAPE, shapes=three)
     yield _case(

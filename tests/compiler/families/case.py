@@ -1,7 +1,9 @@
 """What a variant of a family is: a model, an input, and what has to become of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ class Case:
 
     ``fused`` is how many changes each pass makes, ``refused`` what passes refuse, in order; passes that
     only tidy up are not counted. ``factor`` bounds the error by eager execution's: 2, or 4 where sums change order.
+    ``soaked`` are left to the soak: other variants bring any two of their qualities together.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Case:
     memory_format: torch.memory_format = torch.contiguous_format
     factor: float = 2.0
     wild: bool = True
+    soaked: bool = False
 
     def model(self) -> nn.Module:
         """The model in evaluation mode, with weights of its own."""
@@ -61,8 +65,17 @@ def make_wild(model: nn.Module) -> None:
                 module.weight[-1] = -1.5
 
 
+def combinations(*axes: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Every choice of one value from each axis, and whether it is for the soak: every second one is."""
+    for places in product(*(list(enumerate(axis)) for axis in axes)):
+        yield *(value for _, value in places), sum(place for place, _ in places) % 2 == 1
+
+
 class Function(nn.Module):
-    """A model whose forward pass is a function of its inputs and of named modules and tensors."""
+    """A model whose forward pass is a function of its input and of named modules and tensors.
+
+    One input, by name: what traces a signature (``torch.fx``) can trace it.
+    """
 
     def __init__(self, forward: Callable[..., object], **parts: nn.Module | Tensor) -> None:
         super().__init__()
@@ -72,6 +85,13 @@ class Function(nn.Module):
                 setattr(self, name, part)
             elif isinstance(part, Tensor):
                 self.register_buffer(name, part)
+
+    def forward(self, x: Tensor) -> object:
+        return self._forward(self, x)
+
+
+class OfSeveral(Function):
+    """The same, of as many inputs as the function takes."""
 
     def forward(self, *inputs: Tensor) -> object:
         return self._forward(self, *inputs)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from compiler.passes import Reason
-from tests.compiler.families.case import Case, Function
+from tests.compiler.families.case import Case, Function, combinations
 
 AFTER, AHEAD, AFFINE = "fold_batchnorm", "fold_batchnorm_ahead", "expand_batchnorm"
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -64,10 +64,10 @@ def after_convolutions() -> Iterator[Case]:
         yield _after(
             rank, kind, bias, affine, next(dtypes), formats[turn % len(formats)], turn % 4 != 3, next(forms), next(acts)
         )
-    for dtype, memory, wild, form, act in product(
+    for dtype, memory, wild, form, act, soaked in combinations(
         DTYPES, FORMATS[2], (True, False), (_as_modules, _as_functions), ("none", "relu in place", "relu")
     ):
-        yield _after(2, "plain", True, True, dtype, memory, wild, form, act)
+        yield _after(2, "plain", True, True, dtype, memory, wild, form, act, soaked=soaked)
 
 
 def _after(
@@ -80,6 +80,8 @@ def _after(
     wild: bool,
     form: Callable[..., nn.Module],
     act: str,
+    *,
+    soaked: bool = False,
 ) -> Case:
     words = [f"conv{rank}d", kind, "bias" if bias else "no bias", "affine" if affine else "plain norm", str(dtype)[6:]]
     words += [str(memory)[6:], "wild" if wild else "fresh", form.__name__[1:], act]
@@ -91,12 +93,13 @@ def _after(
         dtype=dtype,
         memory_format=memory,
         wild=wild,
+        soaked=soaked,
     )
 
 
 def after_linear() -> Iterator[Case]:
     """Rows of features; with an axis between batch and features the norm is over another one."""
-    for bias, affine, dtype, wild in product(
+    for bias, affine, dtype, wild, soaked in combinations(
         (True, False), (True, False), (torch.float32, torch.bfloat16), (True, False)
     ):
         yield Case(
@@ -108,6 +111,7 @@ def after_linear() -> Iterator[Case]:
             fused={AFTER: 1},
             dtype=dtype,
             wild=wild,
+            soaked=soaked,
         )
     yield Case(
         name="linear over three axes",
@@ -120,7 +124,7 @@ def after_linear() -> Iterator[Case]:
 
 def before_layers() -> Iterator[Case]:
     """Folded ahead without padding, a multiply-add with it."""
-    for rank, groups, bias, padding in product((1, 2, 3), (1, 2), (True, False), (0, 1)):
+    for rank, groups, bias, padding, soaked in combinations((1, 2, 3), (1, 2), (True, False), (0, 1)):
         refused = ((AFTER, Reason.UNSUPPORTED_PRODUCER),)
         yield Case(
             name=f"norm, conv{rank}d, groups {groups}, bias {bias}, padding {padding}",
@@ -130,6 +134,7 @@ def before_layers() -> Iterator[Case]:
             shapes=((4, *(5,) * rank),),
             fused={AFFINE: 1} if padding else {AHEAD: 1},
             refused=(*refused, (AHEAD, Reason.PADDING)) if padding else refused,
+            soaked=soaked,
         )
     for bias, affine in product((True, False), (True, False)):
         yield Case(
@@ -272,15 +277,29 @@ def shared_and_computed() -> Iterator[Case]:
         "a write between convolution and norm",
         lambda m, x: m.norm(m.conv(x).add_(1.0)),
         {AFFINE: 1},
-        (AFTER, Reason.UNSUPPORTED_PRODUCER),
+        (AFTER, Reason.MUTATION),
         consumer,
     )
     yield case(
         "an activation in place between convolution and norm",
         lambda m, x: m.norm(functional.relu_(m.conv(x))),
         {AFFINE: 1},
+        (AFTER, Reason.MUTATION),
+        consumer,
+    )
+    yield case(
+        "an activation between convolution and norm",
+        lambda m, x: m.norm(functional.relu(m.conv(x))),
+        {AFFINE: 1},
         (AFTER, Reason.UNSUPPORTED_PRODUCER),
         consumer,
+    )
+    yield case(
+        "two writes between norm and convolution",
+        lambda m, x: m.conv(m.norm(x).mul_(2.0).relu_()),
+        {AFFINE: 1},
+        (AFTER, Reason.UNSUPPORTED_PRODUCER),
+        (AHEAD, Reason.MUTATION),
     )
     yield case(
         "a write to the norm's result",
