@@ -43,11 +43,13 @@ from compiler.errors import (
     InvalidProgramError,
     MissingTensorError,
     MutationError,
+    OtherFilesError,
     TensorMismatchError,
     TrainingModeError,
     UnknownBackendError,
     UnsupportedOperatorError,
     VerificationError,
+    WeightsError,
 )
 from compiler.formula import Formula
 from compiler.pipeline import compile
@@ -74,6 +76,7 @@ __all__ = [
     "InvalidProgramError",
     "MissingTensorError",
     "MutationError",
+    "OtherFilesError",
     "Prepared",
     "Program",
     "Report",
@@ -84,6 +87,7 @@ __all__ = [
     "UnknownBackendError",
     "UnsupportedOperatorError",
     "VerificationError",
+    "WeightsError",
     "compile",
     "load",
 ]

@@ -10,7 +10,9 @@
     │   ├── DynamicShapeError             dynamic= does not fit the example inputs
     │   ├── TensorMismatchError           a tensor has another shape, dtype, stride or device than stated
     │   ├── MissingTensorError            a mapping lacks a tensor that is read
-    │   └── BufferMismatchError           memory for an arena is too small, read-only or badly aligned
+    │   ├── BufferMismatchError           memory for an arena is too small, read-only or badly aligned
+    │   ├── OtherFilesError               a folder for ONNX files holds something else
+    │   └── WeightsError                  a file of weights is missing or damaged
     ├── BackendError
     │   ├── UnknownBackendError           no backend has this name
     │   ├── BackendRefusedError           the backend cannot serve this program, here
@@ -131,6 +133,26 @@ class BufferMismatchError(CallError):
         self.quality = quality
         self.found = found
         self.expected = expected
+
+
+class OtherFilesError(CallError):
+    """A folder for ONNX files holds something else."""
+
+    def __init__(self, *, folder: object, found: str) -> None:
+        super().__init__(
+            f"'{folder}' holds {found}, expected an empty folder or the files of this program. Name another folder."
+        )
+        self.folder = folder
+        self.found = found
+
+
+class WeightsError(CallError):
+    """A path leads to no weights."""
+
+    def __init__(self, *, path: object, found: str) -> None:
+        super().__init__(f"'{path}': found {found}, expected weights in safetensors. Name a checkpoint or such a file.")
+        self.path = path
+        self.found = found
 
 
 class BackendError(CompilerError):

@@ -1,4 +1,4 @@
-"""A graph for ONNX Runtime whose constants lie in one file: swapped, rewritten in part, and opened by others."""
+"""A graph for ONNX Runtime with every constant outside of it: right, swappable, or refused with a reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import compiler
+from compiler import kernels
 from compiler.backends import onnx as backend
 from compiler.constants import offsets
 
@@ -27,18 +27,6 @@ def program(residual_net: Callable[..., nn.Module], images: Tensor) -> compiler.
 def graph(program: compiler.Program) -> bytes:
     (target,) = program.targets
     return program.packages[target.path]
-
-
-def bound(program: compiler.Program, model: nn.Module) -> dict[str, Tensor]:
-    memory = program.allocate()
-    program.evaluate(model.state_dict(), memory)
-    return memory
-
-
-def answer(folder: Path, x: Tensor) -> Tensor:
-    """What ONNX Runtime makes of the files alone."""
-    session = onnxruntime.InferenceSession(folder / backend.GRAPH_FILE, providers=["CPUExecutionProvider"])
-    return torch.from_numpy(session.run(["output"], {"x": x.numpy()})[0])
 
 
 def test_it_was_verified_like_every_backend_and_is_the_eager_graph(
@@ -103,41 +91,6 @@ def test_a_then_b_then_a_is_bit_exact(
     assert torch.equal(runner(images)[0], before)
 
 
-def test_the_files_answer_without_this_project(
-    program: compiler.Program, graph: bytes, residual_net: Callable[..., nn.Module], images: Tensor, tmp_path: Path
-) -> None:
-    memory = bound(program, residual_net(4))
-
-    folder = backend.write_files(graph, program.constants, memory, tmp_path / "web")
-
-    assert sorted(path.name for path in folder.iterdir()) == ["constants.bin", "model.onnx"]
-    assert torch.equal(answer(folder, images), program.load_runner(memory)(images)[0])
-
-
-def test_new_weights_rewrite_the_ranges_that_changed_and_no_other_byte(
-    program: compiler.Program, graph: bytes, residual_net: Callable[..., nn.Module], images: Tensor, tmp_path: Path
-) -> None:
-    memory = bound(program, residual_net(4))
-    folder = backend.write_files(graph, program.constants, memory, tmp_path / "web")
-    before = (folder / "constants.bin").read_bytes()
-    state = residual_net(4).state_dict()
-    state["block1.bn1.weight"] = state["block1.bn1.weight"] * 2
-
-    names = program.evaluate(state, memory, changed=["block1.bn1.weight"])
-    backend.update_files(program.constants, memory, folder, names=names)
-
-    after = (folder / "constants.bin").read_bytes()
-    starts = offsets(program.constants)
-    sizes = {constant.name: constant.size_bytes for constant in program.constants}
-    within = {at for name in names for at in range(starts[name], starts[name] + sizes[name])}
-    differing = {at for at in range(len(before)) if before[at] != after[at]}
-    assert len(before) == len(after) == program.arena_bytes
-    assert names == ("block1.conv1.weight.folded", "block1.conv1.weight.folded_bias")
-    assert differing
-    assert differing <= within
-    assert torch.equal(answer(folder, images), program.bind(state)(images)[0])
-
-
 def test_a_program_from_disk_runs(
     program: compiler.Program, residual_net: Callable[..., nn.Module], images: Tensor, tmp_path: Path
 ) -> None:
@@ -149,31 +102,38 @@ def test_a_program_from_disk_runs(
     assert torch.equal(loaded.bind(state)(images)[0], program.bind(state)(images)[0])
 
 
-class Encoder(nn.Module):
-    """Words, attention with a mask, a norm and gelu."""
+class Fused(nn.Module):
+    """Every one of our own operators, each with something of every kind of argument."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = nn.Embedding(11, 8)
-        self.norm = nn.LayerNorm(8)
-        self.wide = nn.Linear(8, 12)
+        self.weight, self.gain = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.norm(self.table(ids))
-        heads = x.unflatten(2, (2, 4)).transpose(1, 2)
-        bias = (ids == 0)[:, None, None, :].to(x.dtype) * -1e4
-        mixed = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
-        return functional.gelu(self.wide(mixed.transpose(1, 2).flatten(2)))
+    def forward(self, x: Tensor) -> Tensor:
+        own = torch.ops.treering
+        x = own.linear_act(x, self.weight, self.gain, "gelu")
+        above = x >= x.mean(-1, keepdim=True)
+        x = own.softmax(x, above, scale=0.5) + own.layernorm_act(x, self.gain, None, 1e-2, "silu")
+        normal, total = own.add_layernorm.with_sum(x, x * 2, None, self.gain, 1e-2)
+        return own.add_layernorm(normal, own.rmsnorm(total, self.gain, 1e-2), self.gain, self.gain, 1e-2)
 
 
-def test_attention_over_words_is_written_too() -> None:
+def test_fused_operators_are_written_as_what_they_are_made_of() -> None:
+    kernels.register()
     torch.manual_seed(0)
-    ids = torch.randint(0, 11, (3, 5))
-    dynamic = {"ids": {0: compiler.Dim(name="rows", max=8)}}
+    model, x = Fused().eval(), torch.randn(5, 6)
 
-    program = compiler.compile(Encoder().eval(), (ids,), dynamic=dynamic, backend="onnx")
+    program = compiler.compile(model, (x,), backend="onnx")
 
-    assert {figure.backend for figure in program.report.figures} == {"eager", "onnx"}
+    found, expected = program.bind(model.state_dict())(x)[0], model(x).detach()
+    assert float((found - expected).abs().max()) <= 1e-5
+
+
+def test_an_operator_that_onnx_lacks_is_refused_by_name_and_place() -> None:
+    pools = nn.Sequential(nn.ReLU(), nn.AdaptiveMaxPool2d(4))  # of 6: places of unequal size
+
+    with pytest.raises(compiler.BackendRefusedError, match=r"no form for 'aten.adaptive_max_pool2d.default' \(%1 of"):
+        compiler.compile(pools.eval(), (torch.randn(2, 3, 6, 6),), backend="onnx")
 
 
 def test_an_element_type_that_numpy_lacks_is_refused_before_any_work() -> None:
