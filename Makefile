@@ -10,7 +10,7 @@ JOBS ?= 2
 FUZZER := .treering/fuzz
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test gpu check lint types imports proto bench soak fuzz up down clean lock system-deps
+.PHONY: help demo test gpu check lint types imports proto bench soak fuzz up down clean lock system-deps web
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ $(STAMP): requirements.lock requirements.bare.lock
 system-deps:  ## with SYSTEM_DEPS=1 and root: install what is missing; otherwise say what is missing
 	@bash deploy/system-deps.sh
 
+web:  ## fetch what runs ONNX graphs in a browser (python -m compiler page)
+	@bash deploy/web-runtime.sh
+
 demo: $(STAMP) system-deps  ## run the whole pipeline and show what it measured (KEEP=1, RECIPES="recipes.mnist recipes.minilm")
 	$(BIN)/python -m flows demo $(RECIPES:%=--recipe %) --ports $(PORTS) $(if $(KEEP),--keep)
 
@@ -37,7 +40,7 @@ up: $(STAMP) system-deps  ## start the local stack
 down: $(STAMP)  ## stop the local stack
 	$(BIN)/python -m flows down
 
-test: $(STAMP) system-deps  ## run every test (TESTS=tests/ckpt runs some, JOBS=4 more at once)
+test: $(STAMP) system-deps web  ## run every test (TESTS=tests/ckpt runs some, JOBS=4 more at once)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(TESTS)
 
 gpu: $(STAMP)  ## run the tests that need a CUDA device
@@ -70,6 +73,7 @@ soak: $(STAMP)  ## kill writers at every system call, let each fail, mutate file
 	$(BIN)/python -m tests.hostile.soak_mutations --seconds 600
 	$(BIN)/python -m tests.compiler.soak_mutations --mutants 100000
 	$(BIN)/python -m tests.compiler.families.soak
+	$(BIN)/python -m tests.compiler.soak_onnx
 	$(BIN)/python -m tests.flows.soak_bad_days --home .treering/soak-days
 	$(BIN)/python -m tests.flows.soak_kills --home .treering/soak-kills --json .treering/soak-kills.json
 

@@ -25,8 +25,8 @@ memory make an update a swap of pointers, and evaluating A, then B, then A again
 
 Where to look: ``capture`` and ``passes`` make the graph, ``lowering`` and ``definition`` its canonical form,
 ``formula`` and ``constants`` the weights, ``backends`` what runs it, ``verification`` the proof, ``framing``,
-``decode`` and ``validation`` what a file has to pass. The package knows tensors by name and no checkpoints: it imports
-no other package of this project.
+``decode`` and ``validation`` what a file has to pass, ``page`` and ``web`` a program in a browser. The package knows
+tensors by name and no checkpoints: it imports no other package of this project.
 """
 
 from compiler.errors import (

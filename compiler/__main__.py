@@ -1,4 +1,4 @@
-"""Command line: ``python -m compiler {explain,onnx} …``, ``--help`` says more.
+"""Command line: ``python -m compiler {explain,onnx,page} …``, ``--help`` says more.
 
 Exit code 0 when the program is whole, 1 when something is not as it has to be (with the fault on standard error).
 """
@@ -13,6 +13,7 @@ from command_line import run_command
 from compiler.backends.onnx_files import write_files
 from compiler.errors import BackendRefusedError, CompilerError
 from compiler.explanation import as_text, as_values
+from compiler.page import make_server
 from compiler.program import Program, load
 from compiler.storage import PROGRAM_FILE
 from compiler.weights import read_weights
@@ -52,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     onnx.add_argument("weights", metavar="WEIGHTS", help="a safetensors file, or a checkpoint's folder")
     onnx.add_argument("out", metavar="OUT", help="a new folder, or one that this command wrote")
     onnx.set_defaults(run=_onnx)
+    page = commands.add_parser(
+        "page",
+        help="serve a page that runs such files in a browser, on this machine alone, until interrupted",
+        description="The page reads the files in the browser and sends them nowhere. 'make web' fetches its runtime.",
+    )
+    page.add_argument("--port", type=int, default=8080, help="default: %(default)s; 0 takes a free one")
+    page.set_defaults(run=_page)
     for command in (explain, onnx):
         command.add_argument("--json", action="store_true", help="everything, as one JSON object")
     return parser
@@ -80,6 +88,13 @@ def _onnx(chosen: argparse.Namespace) -> str:
         f"{chosen.out}: wrote {len(written.constants)} of {len(program.constants)} constants, "
         f"{written.size_bytes:,} of {program.arena_bytes:,} bytes"
     )
+
+
+def _page(chosen: argparse.Namespace) -> str:
+    with make_server(chosen.port) as server:
+        print(f"http://127.0.0.1:{server.server_port}/", flush=True)
+        server.serve_forever()
+    return ""
 
 
 def _load(folder: str) -> Program:

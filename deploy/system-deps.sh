@@ -3,8 +3,8 @@
 # says what is missing and what is used instead. Never fails a build for something that has an embedded default.
 set -euo pipefail
 
-commands=(victoria-metrics chromium strace ip)
-declare -A package_of=([ip]=iproute2)
+commands=(victoria-metrics chromium strace ip node npm)
+declare -A package_of=([ip]=iproute2 [node]=nodejs)
 missing=()
 for command in "${commands[@]}"; do
   command -v "$command" >/dev/null || missing+=("${package_of[$command]:-$command}")
@@ -22,7 +22,7 @@ if [ "${SYSTEM_DEPS:-}" = 1 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/
   done
 else
   echo "not installed: ${missing[*]} (without victoria-metrics the monitor keeps its window in memory; without chromium,"
-  echo "strace, iproute2 or postgresql the tests that look at web pages, count connections or use servers of other people"
-  echo "are skipped)."
+  echo "strace, iproute2, node and npm, or postgresql the tests that look at web pages, count connections, run WebAssembly"
+  echo "or use servers of other people are skipped)."
   echo "To install: as root, SYSTEM_DEPS=1 make system-deps"
 fi

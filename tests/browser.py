@@ -47,6 +47,24 @@ class Browser:
         self._until(lambda: bool(self._run(f"{CLICK}({json.dumps(label)})")), f"nothing to click reads '{label}'")
         return self.see(*words)
 
+    def choose(self, selector: str, file: Path) -> None:
+        """Pick a file, as with its file chooser."""
+        root = self._do("DOM.getDocument")["root"]["nodeId"]
+        node = self._do("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        assert node, f"no element is {selector}"
+        self._do("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
+
+    def type(self, selector: str, value: str) -> None:
+        """Replace what stands in a field."""
+        field = f"document.querySelector({json.dumps(selector)})"
+        self._run(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('change'))")
+
+    def table(self, selector: str) -> list[list[str]]:
+        """The rows of a table's body, cell by cell, as they read."""
+        rows = f"[...document.querySelectorAll({json.dumps(selector + ' tbody tr')})]"
+        found: list[list[str]] = self._run(f"{rows}.map(row => [...row.cells].map(cell => cell.innerText))")
+        return found
+
     def see(self, *words: str) -> str:
         """What shows, frames included, once all the words do."""
         text = ""
