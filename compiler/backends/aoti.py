@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,7 @@ import torch._inductor.config
 from torch import Tensor, nn
 
 from compiler import dtypes
-from compiler.backends import instruction_sets, packed_convolutions
+from compiler.backends import instruction_sets, packed_convolutions, separate_biases
 from compiler.backends.packed_convolutions import Convolution
 from compiler.backends.target import Target, torch_version
 from compiler.definition import Definition
@@ -53,6 +53,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "aot_inductor.precompile_headers": False,
 }
 
+_LOWERING: Final = "packed convolutions, separate biases"
 _SCRATCH_PREFIX: Final = "treering-aoti-"
 _SCRATCH_AGE_S: Final = 86_400.0
 _ENVIRONMENT = threading.Lock()
@@ -106,9 +107,10 @@ class AotiBackend:
             )
 
     def build_key(self, *, requirement: str) -> str:
-        """Options, and the versions of torch and of the C++ compiler."""
+        """Options, what is compiled in place of operators, and the versions of torch and of the C++ compiler."""
         said = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-        return f"{sorted(_options(requirement).items())} torch {torch.__version__} {said.partition(chr(10))[0]}"
+        options = sorted(_options(requirement).items())
+        return f"{options} {_LOWERING} torch {torch.__version__} {said.partition(chr(10))[0]}"
 
     def build(self, definition: Definition, *, requirement: str) -> bytes:
         """Compile. Takes 10 to 20 s and leaves nothing behind but the package."""
@@ -186,7 +188,9 @@ class _ConstantsOutside(nn.Module):
     def __init__(self, definition: Definition) -> None:
         super().__init__()
         packed = packed_convolutions.find(definition)
-        self._interpreter = Interpreter(definition).replaced({entry.node: (entry, {}) for entry in packed})
+        calls: dict[int, Callable[..., Tensor]] = {entry.node: entry for entry in packed}
+        calls.update(dict.fromkeys(separate_biases.find(definition), separate_biases.linear))
+        self._interpreter = Interpreter(definition).replaced({node: (call, {}) for node, call in calls.items()})
         for name, constant in zip(_constant_names(definition, packed), definition.constants, strict=True):
             memory = torch.empty_strided(constant.shape, constant.strides, dtype=dtypes.BY_NAME[constant.dtype])
             self.register_buffer(name, memory.zero_())
