@@ -31,6 +31,7 @@ def fuzz(name: str, work: Path, arguments: list[str]) -> None:
     count = len(target.messages)
     corpus = Path(arguments[-1])
     for number, seed in enumerate(target.seeds):
+        target.attack(seed)  # here, so that what is compiled at first use is no input's slowness
         (corpus / f"seed-{number}").write_bytes(fuzz_targets.packed(seed))
 
     def change(data: bytes, most: int, seed: int) -> bytes:
