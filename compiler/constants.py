@@ -7,17 +7,17 @@ go: every tensor to be read and every constant to be written is checked before t
 Left to the caller: to keep a buffer alive as long as its views, and not to fill an arena that is being read.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
 from typing_extensions import Buffer
 
-from compiler import dtypes
+from compiler import dtypes, evaluation
 from compiler.definition import Literal
 from compiler.errors import BufferMismatchError, MissingTensorError, TensorMismatchError
-from compiler.evaluation import evaluate_into
 from compiler.literals import tensor_of
 from compiler.specs import ConstantSpec, TensorSpec
 
@@ -100,8 +100,7 @@ def fill(
     owned = {name for constant in chosen for name in constant.formula.literals}
     leaves.update({("literal", entry.name): tensor_of(entry) for entry in literals if entry.name in owned})
     with torch.no_grad():
-        for constant in chosen:
-            _write(constant, leaves, out[constant.name])
+        evaluation.run([piece for constant in chosen for piece in _pieces(constant, leaves, out[constant.name])])
     return tuple(constant.name for constant in chosen)
 
 
@@ -152,9 +151,13 @@ def _as_bytes(buffer: Buffer, needed: int) -> Tensor:
     return torch.frombuffer(buffer, dtype=torch.uint8, count=needed)
 
 
-def _write(constant: ConstantSpec, leaves: Mapping[tuple[str, str], Tensor], out: Tensor) -> None:
-    if constant.formula.is_identity:
-        leaf = constant.formula.steps[0]
-        out.copy_(leaves[leaf.operation, leaf.name])
-    else:
-        evaluate_into(out, constant.formula, leaves)
+def _pieces(
+    constant: ConstantSpec, leaves: Mapping[tuple[str, str], Tensor], out: Tensor
+) -> Iterable[evaluation.Piece]:
+    if not constant.formula.is_identity:
+        return evaluation.pieces(out, constant.formula, leaves)
+    leaf = constant.formula.steps[0]
+    value = leaves[leaf.operation, leaf.name]
+    if out.numel() <= evaluation.BLOCK_ELEMENTS:
+        return [partial(out.copy_, value)]
+    return [partial(out[start:stop].copy_, value[start:stop]) for start, stop in evaluation.blocks(out)]

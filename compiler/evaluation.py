@@ -7,7 +7,9 @@ block can be cut from (a scale that is broadcast, rows under another shape) is c
 Only operations that work element by element are cut, so the blocks hold the bits of ``formula.compute``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import torch
@@ -15,8 +17,10 @@ from torch import Tensor
 
 from compiler.formula import LEAVES, Formula, Step, apply_step, compute
 
-# 64 Ki elements are 512 KiB in float64: two such temporaries fit the second level cache of a core.
-BLOCK_ELEMENTS: Final = 1 << 16
+# What torch does in one thread at most (its grain): threads share blocks and not operators, in each of which they would
+# wait for one another. In float64 a block is 256 KiB: a few fit the second level cache of a core.
+BLOCK_ELEMENTS: Final = 1 << 15
+_PIECES_FOR_A_THREAD: Final = 16  # fewer are done before a thread has begun
 
 _ELEMENT_BY_ELEMENT: Final = frozenset(
     {"add", "subtract", "multiply", "divide", "negate", "rsqrt", "sqrt", "exp", "offset", "scale"}
@@ -24,6 +28,7 @@ _ELEMENT_BY_ELEMENT: Final = frozenset(
 
 Leaves = Mapping[tuple[str, str], Tensor]
 Shape = tuple[int, ...] | None
+Piece = Callable[[], object]
 
 
 def evaluate_into(out: Tensor, formula: Formula, leaves: Leaves) -> None:
@@ -34,28 +39,69 @@ def evaluate_into(out: Tensor, formula: Formula, leaves: Leaves) -> None:
         formula: With every step's operands before it.
         leaves: (``"tensor"`` or ``"literal"``, name) → tensor.
     """
+    for piece in pieces(out, formula, leaves):
+        piece()
+
+
+def pieces(out: Tensor, formula: Formula, leaves: Leaves) -> Iterator[Piece]:
+    """The work of ``evaluate_into`` in parts that may run in any order and side by side."""
     steps = formula.steps
     cut = _cut(steps, _shapes(steps, leaves)) if out.numel() > BLOCK_ELEMENTS else []
     if not cut:
-        out.copy_(compute(formula, leaves))
+        yield lambda: out.copy_(compute(formula, leaves))
         return
     whole = _whole(steps, cut, leaves)
-    count = out.shape[0]
-    size = max(1, BLOCK_ELEMENTS * count // out.numel())
-    for start in range(0, count, size):
-        stop = min(start + size, count)
-        rows: dict[int, Tensor] = {}
-        for index in cut:
-            step = steps[index]
-            if step.operation in LEAVES:
-                rows[index] = leaves[step.operation, step.name][start:stop].to(torch.float64)
-            else:
-                operands = [
-                    rows[operand] if operand in rows else _part(whole[operand], out.shape, start, stop)
-                    for operand in step.operands
-                ]
-                rows[index] = apply_step(step, operands)
-        out[start:stop].copy_(rows[cut[-1]])
+    for start, stop in blocks(out):
+        yield partial(_write_rows, out, steps, cut, whole, leaves, start, stop)
+
+
+def blocks(out: Tensor) -> Iterator[tuple[int, int]]:
+    """Runs of rows (axis 0, of which there is one at least) of ``BLOCK_ELEMENTS`` or less, or of one row."""
+    size = max(1, BLOCK_ELEMENTS * out.shape[0] // max(out.numel(), 1))
+    for start in range(0, out.shape[0], size):
+        yield start, min(start + size, out.shape[0])
+
+
+def run(work: Sequence[Piece]) -> None:
+    """All pieces, by as many threads as torch uses in this process."""
+    threads = min(torch.get_num_threads(), len(work) // _PIECES_FOR_A_THREAD)
+    if threads < 2:
+        for piece in work:
+            piece()
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="formulas") as pool:
+        shares = [pool.submit(_run_share, work[first::threads]) for first in range(threads)]
+        for share in shares:
+            share.result()
+
+
+def _run_share(work: Sequence[Piece]) -> None:
+    with torch.no_grad():  # a property of a thread
+        for piece in work:
+            piece()
+
+
+def _write_rows(
+    out: Tensor,
+    steps: Sequence[Step],
+    cut: Sequence[int],
+    whole: Mapping[int, Tensor],
+    leaves: Leaves,
+    start: int,
+    stop: int,
+) -> None:
+    rows: dict[int, Tensor] = {}
+    for index in cut:
+        step = steps[index]
+        if step.operation in LEAVES:
+            rows[index] = leaves[step.operation, step.name][start:stop].to(torch.float64)
+        else:
+            operands = [
+                rows[operand] if operand in rows else _part(whole[operand], out.shape, start, stop)
+                for operand in step.operands
+            ]
+            rows[index] = apply_step(step, operands)
+    out[start:stop].copy_(rows[cut[-1]])
 
 
 def _part(value: Tensor, shape: torch.Size, start: int, stop: int) -> Tensor:
