@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -64,33 +65,51 @@ def square(rows: int) -> Tensor:
     return torch.randn(4, 4, generator=torch.Generator().manual_seed(rows))
 
 
-def made(model: nn.Module, x: Tensor, *, is_dynamic: bool) -> tuple[compiler.Program, list[Tensor]]:
-    name = "input" if isinstance(model, nn.Sequential) else "x"
-    dynamic = {name: {0: compiler.Dim(name="batch", max=9)}} if is_dynamic else None
-    program = compiler.compile(model.eval(), (x,), dynamic=dynamic, backend="eager")
-    memory = program.allocate()
-    program.evaluate(model.state_dict(), memory)
-    return program, [memory[constant.name] for constant in program.constants]
-
-
+# name → (the model, an input of so many rows)
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
-    "a transformer": (lambda: nn.Sequential(Block(), Block()), tokens),
+    "a transformer": (Block, tokens),
     "views": (Views, square),
     "one operand twice": (Twice, square),
+    "a linear layer": (lambda: nn.Sequential(nn.Linear(32, 48), nn.GELU()), lambda rows: tokens(rows)[:, 0]),
 }
 
+Made = tuple[compiler.Program, list[Tensor]]
+Running = tuple[compiler.Program, list[Tensor], Callable[[int], Tensor]]
 
-@pytest.fixture(scope="module", params=["a residual net", *MODELS])
-def running(
-    request: pytest.FixtureRequest, residual_net: Callable[..., nn.Module]
-) -> tuple[compiler.Program, list[Tensor], Callable[[int], Tensor]]:
+
+@cache
+def made(name: str) -> Made:
+    """A program, of any number of rows where it has rows, and its constants; compiled once for all tests."""
     torch.manual_seed(0)
-    build, make = (residual_net, images) if request.param == "a residual net" else MODELS[request.param]
-    return *made(build(), make(2), is_dynamic=make is not square), make
+    build, make = MODELS[name]
+    model = build().eval()
+    dynamic = {"x": {0: compiler.Dim(name="batch", max=9)}} if make is tokens else None
+    program = compiler.compile(model, (make(2),), dynamic=dynamic, backend="eager")
+    return program, constants(program, model)
+
+
+def constants(program: compiler.Program, model: nn.Module) -> list[Tensor]:
+    memory = program.allocate()
+    program.evaluate(model.state_dict(), memory)
+    return [memory[constant.name] for constant in program.constants]
+
+
+@pytest.fixture(scope="module")
+def net(eager_program: compiler.Program, residual_net: Callable[..., nn.Module]) -> Made:
+    return eager_program, constants(eager_program, residual_net())
+
+
+@pytest.fixture(params=["a residual net", "a transformer", "views", "one operand twice"])
+def running(
+    request: pytest.FixtureRequest, net: Made
+) -> tuple[compiler.Program, list[Tensor], Callable[[int], Tensor]]:
+    if request.param == "a residual net":
+        return *net, images
+    return *made(request.param), MODELS[request.param][1]
 
 
 def test_every_run_gives_the_bits_of_a_run_without_arena(
-    running: tuple[compiler.Program, list[Tensor], Callable[[int], Tensor]],
+    running: Running,
 ) -> None:
     program, constants, make = running
     plain, with_arena = Interpreter(program.definition), ArenaInterpreter(program.definition)
@@ -112,15 +131,12 @@ def test_every_run_gives_the_bits_of_a_run_without_arena(
     assert all(torch.equal(now, then) for now, then in zip(constants, before, strict=True))
 
 
-def test_a_transformer_lies_in_the_arena_and_a_convolution_s_result_is_written_over(
-    residual_net: Callable[..., nn.Module],
-) -> None:
-    torch.manual_seed(0)
-    program, constants = made(Block(), tokens(2), is_dynamic=True)
+def test_a_transformer_lies_in_the_arena_and_a_convolution_s_result_is_written_over(net: Made) -> None:
+    program, constants = made("a transformer")
     plan = program.memory_plan({"batch": 8})
     inside = ArenaInterpreter(program.definition)
-    net, weights = made(residual_net(), images(2), is_dynamic=True)
-    over = ArenaInterpreter(net.definition)
+    residual, weights = net
+    over = ArenaInterpreter(residual.definition)
 
     with torch.no_grad():
         for interpreter, x, memory in ((inside, tokens(8), constants), (over, images(8), weights)):
@@ -129,14 +145,13 @@ def test_a_transformer_lies_in_the_arena_and_a_convolution_s_result_is_written_o
 
     assert 0.5 * plan.lower_bound_bytes < inside.arena_bytes < plan.total_bytes / 2
     (planned,) = over._plans.values()
-    operators = [net.definition.nodes[node].operator for node in planned.in_place]
+    operators = [residual.definition.nodes[node].operator for node in planned.in_place]
     assert operators.count("aten.relu.default") == 5
     assert operators.count("aten.add.Tensor") >= 2
 
 
 def test_the_arena_grows_to_the_largest_run_and_stays() -> None:
-    torch.manual_seed(0)
-    program, constants = made(Block(), tokens(2), is_dynamic=True)
+    program, constants = made("a transformer")
     interpreter = ArenaInterpreter(program.definition)
     sizes = []
 
@@ -151,8 +166,7 @@ def test_the_arena_grows_to_the_largest_run_and_stays() -> None:
 
 def test_plans_of_many_sizes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compiler.backends.arena.MOST_SIZES", 3)
-    torch.manual_seed(0)
-    program, constants = made(Block(), tokens(2), is_dynamic=True)
+    program, constants = made("a transformer")
     plain, interpreter = Interpreter(program.definition), ArenaInterpreter(program.definition)
 
     with torch.no_grad():
@@ -164,7 +178,7 @@ def test_plans_of_many_sizes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_runs_at_the_same_time_are_right_each(
-    running: tuple[compiler.Program, list[Tensor], Callable[[int], Tensor]],
+    running: Running,
 ) -> None:
     program, constants, make = running
     plain, interpreter = Interpreter(program.definition), ArenaInterpreter(program.definition)
@@ -191,7 +205,7 @@ def test_runs_at_the_same_time_are_right_each(
 @pytest.mark.parametrize("shape", [(6, 32), (3, 6, 32), (2, 3, 6, 32), (0, 32)])
 def test_a_linear_layer_is_the_same_in_the_arena(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    program, constants = made(nn.Sequential(nn.Linear(32, 48), nn.GELU()), torch.randn(2, 32), is_dynamic=False)
+    program, constants = made("a linear layer")
     interpreter = ArenaInterpreter(program.definition)
     x, given = torch.randn(shape).to(dtype), [constant.to(dtype) for constant in constants]
 

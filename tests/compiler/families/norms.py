@@ -31,7 +31,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def _conv(rank: int, kind: str, bias: bool) -> nn.Module:
     groups = {"plain": 1, "grouped": 2, "depthwise": 4, "transposed": 1, "transposed grouped": 2}[kind]
     if kind.startswith("transposed"):
-        return TRANSPOSED[rank - 1](4, 8, 3, stride=2, padding=1, groups=groups, bias=bias)
+        return TRANSPOSED[rank - 1](4, 8, 3, stride=2, padding=1, output_padding=1, groups=groups, bias=bias)
     return CONVS[rank - 1](4, 8, 3, padding=1, groups=groups, bias=bias)
 
 
@@ -346,6 +346,17 @@ def shared_and_computed() -> Iterator[Case]:
             m.conv(x), x.mean((0, 2, 3)), m.norm.running_var, m.norm.weight, m.norm.bias
         ),
         {},
+        (AFTER, Reason.STATISTICS_NOT_CONSTANT),
+        (AHEAD, Reason.STATISTICS_NOT_CONSTANT),
+        (AFFINE, Reason.STATISTICS_NOT_CONSTANT),
+    )
+    yield case(
+        "statistics that no formula computes",
+        lambda m, x: functional.batch_norm(
+            m.conv(x), m.norm.running_mean.sin(), m.norm.running_var, m.norm.weight, m.norm.bias
+        ),
+        {},
+        ("fold_constants", Reason.NO_FORMULA),
         (AFTER, Reason.STATISTICS_NOT_CONSTANT),
         (AHEAD, Reason.STATISTICS_NOT_CONSTANT),
         (AFFINE, Reason.STATISTICS_NOT_CONSTANT),
