@@ -12,7 +12,7 @@ from pathlib import Path
 from command_line import run_command
 from compiler.backends.onnx_files import write_files
 from compiler.errors import BackendRefusedError, CompilerError
-from compiler.explanation import as_text, as_values
+from compiler.explanation import FORMS, as_graphs, as_text, as_values
 from compiler.page import make_server
 from compiler.program import Program, load
 from compiler.storage import PROGRAM_FILE
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     explain = commands.add_parser("explain", help="what was folded, what was refused and why, and how exact it is")
     explain.add_argument("folder", help=_PROGRAM)
+    explain.add_argument("--graph", choices=FORMS, help="the graph before the passes and after them, instead")
     explain.set_defaults(run=_explain)
     onnx = commands.add_parser(
         "onnx",
@@ -67,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _explain(chosen: argparse.Namespace) -> str:
     program = _load(chosen.folder)
+    if chosen.graph:
+        return as_graphs(program, chosen.graph)
     return json.dumps(as_values(program), indent=2) if chosen.json else as_text(program)
 
 

@@ -13,7 +13,7 @@ from compiler.errors import DynamicShapeError, InvalidProgramError
 from compiler.formula import MAX_STEPS, Formula, Step
 from compiler.passes.report import Change, PassReport, Reason, Refusal
 from compiler.proto import program_pb2 as pb
-from compiler.report import Figure, Report
+from compiler.report import Drawing, Figure, Report
 from compiler.specs import ConstantSpec, Dim, TensorSpec
 
 MAX_RANK: Final = 16
@@ -59,7 +59,12 @@ def decode_report(message: pb.Program) -> Report:
             for entry, path in _each(message.passes, "passes")
         ),
         figures=tuple(_figure(figure, path) for figure, path in _each(message.figures, "figures")),
+        captured=_drawing(message.captured) if message.HasField("captured") else None,
     )
+
+
+def _drawing(message: pb.Drawing) -> Drawing:
+    return Drawing(text=message.text, dot=message.dot)
 
 
 def _each(messages: Iterable[Any], path: str) -> Iterable[tuple[Any, str]]:

@@ -13,7 +13,7 @@ from compiler.definition import Argument, Atom, Definition, DTypeName, MemoryFor
 from compiler.formula import Step
 from compiler.passes.report import PassReport
 from compiler.proto import program_pb2 as pb
-from compiler.report import Figure, Report
+from compiler.report import Drawing, Figure, Report
 from compiler.specs import ConstantSpec, TensorSpec
 
 DIGEST_DOMAIN: Final = b"treering/program/v1\0"
@@ -33,6 +33,7 @@ def encode_program(definition: Definition, *, backend: str, targets: Iterable[Ta
         targets=[_target(target) for target in targets],
         passes=[_pass(entry) for entry in report.passes],
         figures=[_figure(figure) for figure in report.figures],
+        captured=None if report.captured is None else _drawing(report.captured),
     )
 
 
@@ -50,6 +51,10 @@ def encode_definition(definition: Definition) -> pb.Definition:
         nodes=[_node(node) for node in definition.nodes],
         outputs=[pb.Output(value=output.value, spec=_spec(output.spec)) for output in definition.outputs],
     )
+
+
+def _drawing(drawing: Drawing) -> pb.Drawing:
+    return pb.Drawing(text=drawing.text, dot=drawing.dot)
 
 
 def _dtype(name: str) -> str:

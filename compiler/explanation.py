@@ -2,9 +2,11 @@
 
 from typing import Any, Final
 
+from compiler import rendering
 from compiler.program import Program
 from compiler.report import Figure
 
+FORMS: Final = ("text", "dot")
 _SHOWN_CHANGES: Final = 8
 
 
@@ -54,6 +56,17 @@ def as_values(program: Program) -> dict[str, Any]:
         ],
         "figures": [_figure(figure) for figure in program.report.figures],
     }
+
+
+def as_graphs(program: Program, form: str) -> str:
+    """The graph before the passes and after them, in one of the forms of ``FORMS``.
+
+    A program of a version that did not keep the first has the second alone; Graphviz takes both in one file.
+    """
+    drawings = [("before", program.report.captured), ("after", rendering.draw(program.definition, name="program"))]
+    if form == "dot":
+        return "".join(drawing.dot for _, drawing in drawings if drawing is not None)
+    return "\n".join(f"# {when} the passes\n{drawing.text}" for when, drawing in drawings if drawing is not None)
 
 
 def as_text(program: Program) -> str:

@@ -8,14 +8,17 @@ from typing import Final
 from torch import Tensor, nn
 
 from compiler import cache as packages
+from compiler import rendering
 from compiler.backends import find_backend
 from compiler.backends.target import Target
 from compiler.capture import capture
 from compiler.dynamic import Dynamic
+from compiler.errors import UnsupportedOperatorError
+from compiler.graph import Graph
 from compiler.lowering import lower
 from compiler.passes import run_passes
 from compiler.program import Program
-from compiler.report import Report
+from compiler.report import Drawing, Report
 from compiler.runner import Runner
 from compiler.validation import validate
 from compiler.verification import verify
@@ -59,14 +62,14 @@ def compile(
     tell = progress or (lambda stage, done: None)
     tell("capture", 0.0)
     graph = capture(model, example_inputs, dynamic=dynamic)
+    captured = _drawn(graph)
     tell("fold", 0.1)
     graph, passes = run_passes(graph)
     definition = lower(graph)
     validate(definition)
     tell("build", 0.2)
-    program = Program(
-        definition=definition, backend=backend, targets=(), packages={}, report=Report(passes=passes, figures=())
-    )
+    report = Report(passes=passes, figures=(), captured=captured)
+    program = Program(definition=definition, backend=backend, targets=(), packages={}, report=report)
     for asked in targets or (find_backend(backend).requirement,):
         program = _with_target(program, asked, cache=None if cache is None else Path(cache))
     tell("verify", 0.8)
@@ -78,7 +81,15 @@ def compile(
         backends=(_REFERENCE, *_names(program)),
     )
     tell("done", 1.0)
-    return replace(program, report=Report(passes=passes, figures=figures))
+    return replace(program, report=replace(report, figures=figures))
+
+
+def _drawn(graph: Graph) -> Drawing:
+    """The graph before the passes; what no program can state may still fold away, and is told here."""
+    try:
+        return rendering.draw(lower(graph), name="captured")
+    except UnsupportedOperatorError as error:
+        return Drawing(text=f"# {error}\n", dot="")
 
 
 def _with_target(program: Program, asked: str, *, cache: Path | None) -> Program:

@@ -6,7 +6,13 @@ Both are deterministic and written from the definition alone, so equal digests g
 import json
 
 from compiler.definition import Argument, Atom, Definition, DTypeName, MemoryFormatName, Node, Ref
+from compiler.report import Drawing
 from compiler.specs import TensorSpec
+
+
+def draw(definition: Definition, *, name: str) -> Drawing:
+    """Both forms."""
+    return Drawing(text=text(definition), dot=dot(definition, name=name))
 
 
 def text(definition: Definition) -> str:
@@ -24,9 +30,9 @@ def text(definition: Definition) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(definition: Definition) -> str:
+def dot(definition: Definition, *, name: str = "program") -> str:
     """A directed graph: boxes are operators, ellipses inputs, notes constants."""
-    lines = ["digraph program {", "  rankdir=TB;"]
+    lines = [f"digraph {name} {{", "  rankdir=TB;"]
     for number in range(definition.first_node_value):
         shape = "ellipse" if number < len(definition.inputs) else "note"
         lines.append(f"  v{number} [shape={shape}, label={_quoted(definition.value_name(number))}];")

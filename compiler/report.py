@@ -31,11 +31,20 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A graph for people: stable text, and Graphviz."""
+
+    text: str
+    dot: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole account of one compilation."""
+    """The whole account of one compilation; ``captured`` is the graph as it was before the passes."""
 
     passes: tuple[PassReport, ...]
     figures: tuple[Figure, ...]
+    captured: Drawing | None = None
 
     def count(self, name: str) -> int:
         """How many changes the pass of this name made: ``report.count("fold_batchnorm")``."""

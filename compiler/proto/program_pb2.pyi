@@ -125,18 +125,28 @@ SYNC_MODE_INLINE: SyncMode
 SYNC_MODE_STREAM: SyncMode
 
 class Program(_message.Message):
-    __slots__ = ("definition", "backend", "targets", "passes", "figures")
+    __slots__ = ("definition", "backend", "targets", "passes", "figures", "captured")
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    CAPTURED_FIELD_NUMBER: _ClassVar[int]
     definition: Definition
     backend: str
     targets: _containers.RepeatedCompositeFieldContainer[Target]
     passes: _containers.RepeatedCompositeFieldContainer[Pass]
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
-    def __init__(self, definition: _Optional[_Union[Definition, _Mapping]] = ..., backend: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[Pass, _Mapping]]] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+    captured: Drawing
+    def __init__(self, definition: _Optional[_Union[Definition, _Mapping]] = ..., backend: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[Pass, _Mapping]]] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., captured: _Optional[_Union[Drawing, _Mapping]] = ...) -> None: ...
+
+class Drawing(_message.Message):
+    __slots__ = ("text", "dot")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    DOT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    dot: str
+    def __init__(self, text: _Optional[str] = ..., dot: _Optional[str] = ...) -> None: ...
 
 class Definition(_message.Message):
     __slots__ = ("dims", "inputs", "requires", "literals", "constants", "nodes", "outputs")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,32 @@ def test_explain_as_json_holds_every_figure(
     assert values["digest"] == eager_program.digest
     assert len(values["figures"]) == len(eager_program.report.figures)
     assert values["dims"] == {"batch": [1, 16]}
+
+
+@pytest.mark.parametrize("form", ["text", "dot"])
+def test_explain_shows_the_graph_before_the_passes_and_after_them(
+    eager_program: compiler.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    folder = eager_program.save(tmp_path / "program")
+
+    assert main(["explain", str(folder), "--graph", form]) == 0
+
+    said = capsys.readouterr().out
+    before, after = said.split("# after the passes\n" if form == "text" else "digraph program {")
+    assert before.startswith("# before the passes\n" if form == "text" else "digraph captured {")
+    assert before.count("batch_norm_legit_no_training") == 5
+    assert "batch_norm" not in after
+    assert after == (eager_program.text() if form == "text" else eager_program.dot().partition("{")[2])
+
+
+def test_a_program_without_the_graph_before_the_passes_shows_the_other(
+    eager_program: compiler.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = replace(eager_program, report=replace(eager_program.report, captured=None))
+
+    main(["explain", str(old.save(tmp_path / "program")), "--graph", "dot"])
+
+    assert capsys.readouterr().out == eager_program.dot()
 
 
 def test_explain_of_something_else_fails_with_the_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
