@@ -1,6 +1,8 @@
 """Models and programs that the compiler's tests share. One AOTInductor build (about 15 s) serves them all."""
 
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,6 +94,16 @@ def eager_program(residual_net: Callable[..., nn.Module], images: Tensor) -> com
 
 
 @pytest.fixture(scope="session")
-def aoti_program(residual_net: Callable[..., nn.Module], images: Tensor) -> compiler.Program:
+def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder that ``aoti_program`` was built and verified in."""
+    folder = tmp_path_factory.mktemp("odd") / "Größe & Maß, 年輪"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def aoti_program(residual_net: Callable[..., nn.Module], images: Tensor, odd_folder: Path) -> compiler.Program:
     dynamic = {"x": {0: compiler.Dim(name="batch", max=16)}}
-    return compiler.compile(residual_net(), (images[:1],), dynamic=dynamic, backend="aoti")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(odd_folder))
+        return compiler.compile(residual_net(), (images[:1],), dynamic=dynamic, backend="aoti")

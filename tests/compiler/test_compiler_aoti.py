@@ -3,11 +3,11 @@
 import os
 import pickle
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import shared_memory
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -235,7 +235,7 @@ def test_a_cpu_without_the_instruction_set_is_refused(
         aoti_program.load_runner(aoti_program.allocate())
 
 
-def test_a_graph_that_was_built_before_is_not_built_again(
+def test_a_graph_that_was_built_before_is_built_for_another_machine_alone(
     aoti_program: compiler.Program,
     residual_net: Callable[..., nn.Module],
     images: Tensor,
@@ -245,22 +245,34 @@ def test_a_graph_that_was_built_before_is_not_built_again(
     from compiler import cache
 
     (package,) = aoti_program.packages.values()
-    needed = instruction_sets.BASE
+    base, native = instruction_sets.BASE, instruction_sets.requirement_here("native")
     key = cache.entry_key(
-        digest=aoti_program.digest,
-        backend="aoti",
-        requirement=needed,
-        build_key=aoti.BACKEND.build_key(requirement=needed),
+        digest=aoti_program.digest, backend="aoti", requirement=base, build_key=aoti.BACKEND.build_key(requirement=base)
     )
     cache.store(tmp_path, key, package)
-    monkeypatch.setattr(aoti, "_compile", lambda *arguments: pytest.fail("it was built again"))
+    built: list[str] = []
+    build = aoti._compile
 
-    again = compiler.compile(
-        residual_net(7), (images[:1],), dynamic={"x": {0: compiler.Dim(name="batch", max=16)}}, cache=tmp_path
+    def watched(*arguments: Any, options: Any) -> bytes:
+        built.append(options["cpp.march"])
+        return build(*arguments, options=options)
+
+    monkeypatch.setattr(aoti, "_compile", watched)
+
+    both = compiler.compile(
+        residual_net(7),
+        (images[:1],),
+        dynamic={"x": {0: compiler.Dim(name="batch", max=16)}},
+        targets=(base, "native"),
+        cache=tmp_path,
     )
 
-    assert again.targets == aoti_program.targets
-    assert all(figure.passed for figure in again.report.figures)
+    requirements = [target.requirement for target in both.targets]
+    assert requirements == list(dict.fromkeys([base, native]))
+    assert built == ["native"] * (len(requirements) - 1)
+    assert both.targets[0] == aoti_program.targets[0]
+    assert len({figure.backend for figure in both.report.figures}) == 1 + len(requirements)
+    assert all(figure.passed for figure in both.report.figures)
 
 
 def test_a_spoiled_cache_entry_is_not_used(tmp_path: Path) -> None:
@@ -297,17 +309,11 @@ def test_nothing_is_unpickled_from_folder_to_answer(
     assert len(found) == 1
 
 
-def test_a_temporary_folder_with_spaces_and_other_letters_builds_and_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_temporary_folder_with_spaces_and_other_letters_serves_a_build_and_stays_empty(
+    aoti_program: compiler.Program, odd_folder: Path
 ) -> None:
-    folder = tmp_path / "Größe & Maß, 年輪"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-
-    program = compiler.compile(nn.Linear(3, 2).eval(), (torch.randn(3, 3),), backend="aoti")
-
-    assert program.backend == "aoti"
-    assert list(folder.iterdir()) == []
+    assert aoti_program.backend == "aoti"
+    assert list(odd_folder.iterdir()) == []
 
 
 def test_torch_in_a_path_with_spaces_is_refused_before_a_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import compiler
 from compiler.backends import Target, aoti, instruction_sets
@@ -137,19 +136,3 @@ def test_code_that_fails_at_a_size_is_seen_likewise(eager_program: compiler.Prog
 
     with pytest.raises(compiler.BuildError, match=r"fails at \{'batch': 1\}: expected 3 rows"):
         aoti.refuse_specialised(eager_program.definition, Fails(eager_program.definition, 1))
-
-
-@pytest.mark.skipif(
-    "cpp.march" not in torch._inductor.config.get_config_copy(),
-    reason="this torch cannot pin AOTInductor's instruction set",
-)
-def test_a_program_for_two_machines_is_verified_on_both_and_runs() -> None:
-    program = compiler.compile(
-        nn.Sequential(nn.Linear(3, 16), nn.GELU()).eval(), (torch.randn(3, 3),), targets=("x86-64-v3", "native")
-    )
-
-    requirements = [one.requirement for one in program.targets]
-    assert requirements[0] == "x86-64-v3"
-    assert requirements == list(dict.fromkeys(["x86-64-v3", instruction_sets.requirement_here("native")]))
-    assert {figure.backend for figure in program.report.figures} >= {"eager"}
-    assert len({figure.backend for figure in program.report.figures}) == 1 + len(requirements)
