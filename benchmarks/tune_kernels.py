@@ -64,17 +64,18 @@ def _seconds(operator: str, rows: int, columns: int, depth: int, *, config: Conf
 def candidates(operator: str, columns: int, depth: int, *, device: torch.device) -> Iterator[Config]:
     """Every configuration worth a measurement: what fits into registers and shared memory and keeps threads busy."""
     if operator == "linear_act":
-        sizes = product((16, 32, 64, 128), (32, 64, 128, 256), (32, 64, 128), (1, 8), (4, 8), (2, 3, 4))
-        for m, n, k, group, warps, stages in sizes:
-            tile = TileConfig(m=m, n=n, k=k, group=group, warps=warps, stages=stages)
+        sizes = product((16, 32, 64, 128), (32, 64, 128, 256), (32, 64, 128), (8, 16), (4, 8), (2, 3, 4), (0, 1, 2))
+        for m, n, k, group, warps, stages, programs in sizes:
+            tile = TileConfig(m=m, n=n, k=k, group=group, warps=warps, stages=stages, programs=programs)
             if tile.fits(device, element_bytes=_ELEMENT_BYTES) and m * n >= 256 * warps and k <= max(32, depth):
                 yield tile
         return
     held = 1 << (columns - 1).bit_length()
-    for number, warps, programs in product((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (0, 1, 2, 4, 8)):
+    blocks = product((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (0, 1, 2, 4, 8), (1, 3))
+    for number, warps, programs, stages in blocks:
         elements = number * held // (32 * warps)
-        if 4 <= elements <= 64 and programs * warps * 32 <= _THREADS:
-            yield RowConfig(rows=number, warps=warps, programs=programs)
+        if 4 <= elements <= 64 and programs * warps * 32 <= _THREADS and (programs or stages == 1):
+            yield RowConfig(rows=number, warps=warps, programs=programs, stages=stages)
 
 
 def fastest(

@@ -6,7 +6,7 @@ words, a ``Launch`` is prepared for it once, and from then on only pointers are 
 microseconds. Under ``TRITON_INTERPRET=1`` a launch runs the kernel in NumPy, on tensors of the CPU.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -90,7 +90,17 @@ class Launch:
         elif self._run is not _nothing:
             compiled = self._kernel[self._grid](*tensors, *self._settings, **self._options)
             if is_aligned and not INTERPRETED:
-                self._run = compiled[self._grid]
+                self._run = self._straight(compiled)
+
+    def _straight(self, compiled: Any) -> Callable[..., None]:
+        """What ``compiled[grid]`` does, without asking anew which device it is and whether somebody traces launches."""
+        run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+        grid, device, stream_of = self._grid, self._device, torch._C._cuda_getCurrentRawStream
+
+        def launch(*arguments: Any) -> None:
+            run(*grid, stream_of(device), function, metadata, None, None, None, *arguments)
+
+        return launch
 
 
 def _nothing(*arguments: Any) -> None:

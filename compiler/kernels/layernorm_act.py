@@ -10,7 +10,7 @@ from torch import Tensor
 from compiler.kernels.activation import activate
 from compiler.kernels.launching import Launch
 from compiler.kernels.operands import Operand, check_rows, describe
-from compiler.kernels.rows import launch_rows, load_vector, normalised, numbers_of
+from compiler.kernels.rows import columns_of, launch_rows, load_vector, normalised, numbers_of
 
 
 @triton.jit
@@ -26,17 +26,18 @@ def _kernel(
     ACTIVATION: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr,
     WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    column_D = tl.arange(0, COLUMNS)
-    mask_D = column_D < columns
-    for block in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
+    column_D, mask_D = columns_of(columns, COLUMNS, WHOLE)
+    gain_D = load_vector(gain_ptr, column_D, mask_D, 1.0)
+    bias_D = load_vector(bias_ptr, column_D, mask_D, 0.0)
+    for block in tl.range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0), num_stages=STAGES):
         row_R, mask_RD = numbers_of(block, count, mask_D, ROWS, WIDE)
         x_RD = tl.load(x_ptr + (row_R * x_stride)[:, None] + column_D[None, :], mask_RD, other=0.0).to(tl.float32)
-        gain_D = load_vector(gain_ptr, column_D, mask_D, 1.0)
-        bias_D = load_vector(bias_ptr, column_D, mask_D, 0.0)
         y_RD = normalised(x_RD, mask_RD, columns, eps) * gain_D[None, :] + bias_D[None, :]
-        y_RD = activate(y_RD, ACTIVATION).to(out_ptr.dtype.element_ty)
+        y_RD = activate(y_RD, ACTIVATION, out_ptr.dtype.element_ty).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + (row_R * columns)[:, None] + column_D[None, :], y_RD, mask_RD)
 
 

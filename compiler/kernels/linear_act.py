@@ -1,11 +1,13 @@
 """``linear_act`` in Triton: bias and activation are applied to the sums while they are in registers.
 
 It takes every shape, stride and dtype. Operands are masked along K, too: what lies behind them is never multiplied.
-What cuBLASLt applies itself is left to it.
+What cuBLASLt applies itself is left to it; large products of operands that the copy engine can read, to
+``linear_act_persistent``.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -13,10 +15,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from compiler.kernels import linear_act_persistent as persistent
 from compiler.kernels.activation import activate
-from compiler.kernels.configurations import given_tile, tile_config
+from compiler.kernels.configurations import TileConfig, given_tile, tile_config
 from compiler.kernels.launching import INTERPRETED, Launch, require_dtype
 from compiler.kernels.operands import Operand, check_linear_act, describe
+from compiler.kernels.tiles import tile_of
 
 
 @triton.jit
@@ -41,7 +45,7 @@ def _kernel(
     WIDE: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
-    tile_m, tile_n = _tile(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
+    tile_m, tile_n = tile_of(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
     if WIDE:
         tile_m = tl.cast(tile_m, tl.int64)
         tile_n = tl.cast(tile_n, tl.int64)
@@ -65,18 +69,9 @@ def _kernel(
         weight_KN += BLOCK_K * weight_stride_k
     if bias_ptr is not None:
         sum_MN += tl.load(bias_ptr + column_N, column_N < N, other=0.0).to(tl.float32)[None, :]
-    y_MN = activate(sum_MN, ACTIVATION).to(out_ptr.dtype.element_ty)
+    y_MN = activate(sum_MN, ACTIVATION, out_ptr.dtype.element_ty).to(out_ptr.dtype.element_ty)
     place_MN = (row_M * N)[:, None] + column_N[None, :]
     tl.store(out_ptr + place_MN, y_MN, (row_M < M)[:, None] & (column_N < N)[None, :])
-
-
-@triton.jit
-def _tile(number, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Tiles in groups of ``GROUP`` along M, each group along N: what is near in time is near in both operands."""
-    first_m = number // (GROUP * tiles_n) * GROUP
-    group = tl.minimum(tiles_m - first_m, GROUP)
-    within = number % (GROUP * tiles_n)
-    return first_m + within % group, within // group
 
 
 def linear_act(
@@ -90,33 +85,49 @@ def linear_act(
 ) -> Tensor:
     """See ``compiler.kernels.reference.linear_act``."""
     x_MK = _as_matrix(x)
-    launch = _prepare(describe(x_MK), describe(weight), describe(bias), activation, input_precision, config)
+    launch, tile = _prepare(describe(x_MK), describe(weight), describe(bias), activation, input_precision, config)
     if launch is None:
         assert bias is not None, "the library is chosen for products with a bias"
-        return _by_library(x_MK, weight, bias, activation).view(*x.shape[:-1], weight.shape[0])
+        out = _by_library(x_MK, weight, bias, activation)
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], weight.shape[0])
     out = x.new_empty((*x.shape[:-1], weight.shape[0]))
-    launch(x_MK, weight, bias, out)
+    if tile is not None and persistent.are_aligned((x_MK, weight)):
+        with _on(x.device):
+            persistent.launch(x_MK, weight, bias, _as_matrix(out), activation=activation, tile=tile)
+    else:
+        launch(x_MK, weight, bias, out)
     return out
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _as_matrix(x: Tensor) -> Tensor:
     return x if x.dim() in (0, 2) else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
+class _Prepared(NamedTuple):
+    """Neither: the library's. ``tile``: the persistent kernel's, for which ``launch`` stands in at odd addresses."""
+
+    launch: Launch | None
+    tile: TileConfig | None
+
+
 @lru_cache(maxsize=4096)
 def _prepare(
     x: Operand, weight: Operand, bias: Operand | None, activation: str, input_precision: str, config: str
-) -> Launch | None:
+) -> _Prepared:
     check_linear_act(x, weight, bias, activation, input_precision)
     require_dtype("linear_act", x.dtype)
     (M, K), N = x.shape, weight.shape[0]
     if not config and bias is not None and activation in _BY_LIBRARY and _is_for_library(x, N):
-        return None
+        return _Prepared(None, None)
     if config:
         tile = given_tile(config, x.dtype, x.device)
     else:
         tile = tile_config("linear_act", min(M, N), x.dtype, x.device)
-    return Launch(
+    launch = Launch(
         _kernel,
         grid=(triton.cdiv(M, tile.m) * triton.cdiv(N, tile.n),),
         settings=(
@@ -130,6 +141,8 @@ def _prepare(
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
+    is_persistent = persistent.serves(x, weight, tile) and (bias is None or bias.strides == (1,))
+    return _Prepared(launch, tile if is_persistent else None)
 
 
 # What cuBLASLt applies on its way out. For float32 torch's own switches would decide about tf32, so that is done here.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from compiler.kernels.launching import Launch
 from compiler.kernels.operands import Operand, check_rows, describe
-from compiler.kernels.rows import launch_rows, load_vector, numbers_of
+from compiler.kernels.rows import columns_of, launch_rows, load_vector, numbers_of
 
 
 @triton.jit
@@ -23,14 +23,15 @@ def _kernel(
     eps,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr,
     WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    column_D = tl.arange(0, COLUMNS)
-    mask_D = column_D < columns
-    for block in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
+    column_D, mask_D = columns_of(columns, COLUMNS, WHOLE)
+    gain_D = load_vector(gain_ptr, column_D, mask_D, 1.0)
+    for block in tl.range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0), num_stages=STAGES):
         row_R, mask_RD = numbers_of(block, count, mask_D, ROWS, WIDE)
         x_RD = tl.load(x_ptr + (row_R * x_stride)[:, None] + column_D[None, :], mask_RD, other=0.0).to(tl.float32)
-        gain_D = load_vector(gain_ptr, column_D, mask_D, 1.0)
         square_R = tl.sum(x_RD * x_RD, 1) / columns
         y_RD = x_RD * tl.rsqrt(square_R + eps)[:, None] * gain_D[None, :]
         tl.store(out_ptr + (row_R * columns)[:, None] + column_D[None, :], y_RD.to(out_ptr.dtype.element_ty), mask_RD)

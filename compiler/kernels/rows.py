@@ -2,7 +2,8 @@
 
 Such a kernel takes, in this order: pointers to the matrices that it reads, to the vectors (gain, bias) or None, to the
 matrices that it writes; the number of rows and of columns, the distance of rows in each matrix that it reads; its own
-settings; ``ROWS``, ``COLUMNS`` and ``WIDE``. A block of ``ROWS`` rows is held in registers as a whole.
+settings; ``ROWS``, ``COLUMNS``, ``WHOLE`` (rows are ``COLUMNS`` long: no mask along them), ``WIDE`` and ``STAGES``.
+A block of ``ROWS`` rows is held in registers as a whole.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,12 @@ def launch_rows(
         raise ShapeError(
             operator=operator, operand="x", found=tuple(first.shape), expected=f"at most {MOST_COLUMNS} columns"
         )
-    chosen = RowConfig.parse(operator, config) if config else row_config(operator, columns, first.dtype, first.device)
+    if config:
+        chosen = RowConfig.parse(operator, config)
+    else:
+        chosen = row_config(operator, columns, first.dtype, first.device)
+        if count < chosen.rows * budget(first.device).processors:
+            chosen = RowConfig(rows=1, warps=max(1, chosen.warps // chosen.rows), programs=0, stages=1)
     blocks = triton.cdiv(count, chosen.rows)
     copied = [index for index, row in enumerate(rows) if row.is_copied]
     copied += [
@@ -89,12 +95,25 @@ def launch_rows(
             *settings,
             chosen.rows,
             triton.next_power_of_2(columns),
+            triton.next_power_of_2(columns) == columns,
             is_wide or any(row.is_wide for row in rows),
+            chosen.stages,
         ),
         device=first.device,
         copied=copied,
         num_warps=chosen.warps,
     )
+
+
+@triton.jit
+def columns_of(columns, COLUMNS: tl.constexpr, WHOLE: tl.constexpr):
+    """The numbers of the columns, and the mask of those that exist."""
+    column_D = tl.arange(0, COLUMNS)
+    if WHOLE:
+        mask_D = tl.full((COLUMNS,), True, tl.int1)
+    else:
+        mask_D = column_D < columns
+    return column_D, mask_D
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from compiler.kernels.launching import Launch
 from compiler.kernels.operands import Operand, check_softmax, describe
-from compiler.kernels.rows import launch_rows, numbers_of
+from compiler.kernels.rows import columns_of, launch_rows, numbers_of
 
 
 @triton.jit
@@ -34,11 +34,12 @@ def _kernel(
     mask_step,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr,
     WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    column_D = tl.arange(0, COLUMNS)
-    mask_D = column_D < columns
-    for block in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
+    column_D, mask_D = columns_of(columns, COLUMNS, WHOLE)
+    for block in tl.range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0), num_stages=STAGES):
         row_R, mask_RD = numbers_of(block, count, mask_D, ROWS, WIDE)
         x_RD = tl.load(x_ptr + (row_R * x_stride)[:, None] + column_D[None, :], mask_RD, other=0.0).to(tl.float32)
         x_RD = x_RD * scale

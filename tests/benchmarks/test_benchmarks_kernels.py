@@ -119,11 +119,13 @@ def test_candidates_are_what_the_device_can_hold(monkeypatch: pytest.MonkeyPatch
     tiles = list(tune_kernels.candidates("linear_act", 4096, 4096, device=device))
     rows = list(tune_kernels.candidates("rmsnorm", 1000, 0, device=device))
 
-    assert TileConfig(m=128, n=256, k=64, group=8, warps=8, stages=3) in tiles
+    assert TileConfig(m=128, n=256, k=64, group=8, warps=8, stages=3, programs=0) in tiles
     assert all(isinstance(tile, TileConfig) and tile.fits(device, element_bytes=2) for tile in tiles)
-    assert TileConfig(m=128, n=256, k=64, group=8, warps=4, stages=3) not in tiles  # 256 registers for the sums alone
-    assert TileConfig(m=128, n=256, k=128, group=8, warps=8, stages=4) not in tiles  # 393,216 bytes
-    assert RowConfig(rows=1, warps=2, programs=0) in rows
+    assert (
+        TileConfig(m=128, n=256, k=64, group=8, warps=4, stages=3, programs=0) not in tiles
+    )  # 256 registers for the sums alone
+    assert TileConfig(m=128, n=256, k=128, group=8, warps=8, stages=4, programs=0) not in tiles  # 393,216 bytes
+    assert RowConfig(rows=1, warps=2, programs=0, stages=1) in rows
     assert all(type(one).parse("any", str(one)) == one for one in (*tiles, *rows))
     assert all(isinstance(row, RowConfig) and row.programs * row.warps <= 64 for row in rows)
 
@@ -132,7 +134,7 @@ def test_the_fastest_come_first_as_rows_that_the_table_understands(monkeypatch: 
     monkeypatch.setattr(configurations, "budget", lambda device: H200)
     monkeypatch.setattr(tune_kernels, "budget", lambda device: H200)
     device = torch.device("cpu")
-    configs = [RowConfig(rows=rows, warps=4, programs=0) for rows in (1, 2, 4)]
+    configs = [RowConfig(rows=rows, warps=4, programs=0, stages=1) for rows in (1, 2, 4)]
     timed = list(zip((3e-6, 1e-6, 2e-6), configs, strict=True))
 
     table = tune_kernels.fastest("rmsnorm", 4096, 1024, 0, timed=timed, device=device)

@@ -35,7 +35,9 @@ def test_long_rows_are_right(operator: str, columns: int) -> None:
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu"])
-@pytest.mark.parametrize("size", [(129, 520, 264), (1000, 1000, 1000), (2048, 2304, 2056), (4100, 4096, 2048)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(129, 520, 264), (1000, 1000, 1000), (2048, 2304, 2056), (4100, 4096, 2048), (8200, 8192, 200)], ids=str
+)
 def test_large_products_are_right(size: tuple[int, int, int], activation: str) -> None:
     rows, columns, depth = size
     call = CALLS["linear_act"](Draw(1, torch.bfloat16), rows, columns, depth, activation=activation)
@@ -83,7 +85,7 @@ def test_rows_whose_last_lies_beyond_32_bits_are_as_if_alone(operator: str) -> N
 def test_a_product_whose_last_lies_beyond_32_bits_is_as_if_alone() -> None:
     (x, weight, bias, activation), _ = CALLS["linear_act"](Draw(4, torch.bfloat16), 7, 4100, 24)
     rows = (1 << 19) + 7
-    config = {"config": "m=64 n=64 k=32 group=8 warps=4 stages=2"}
+    config = {"config": "m=64 n=64 k=32 group=8 warps=4 stages=2 programs=0"}
 
     out = kernel("linear_act")(x.repeat(rows // 7 + 1, 1)[:rows], weight, bias, activation, **config)
     alone = kernel("linear_act")(x, weight, bias, activation, **config)

@@ -3,6 +3,7 @@
 The driver is played by an object that writes down what it is given: what follows it is Triton's and the GPU's.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from compiler.kernels import launching
 from compiler.kernels.launching import Launch
 
 SETTINGS = (7, "gelu", 1e-5)
+STREAM = 4711
 
 
 class Driver:
@@ -23,7 +25,11 @@ class Driver:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def compile_and_run(*arguments: Any, **options: int) -> Any:
             self.told.append(("compile", grid, arguments, options))
-            return {grid: lambda *pointers: self.told.append(("run", grid, pointers, {}))}
+            return SimpleNamespace(run=run, function="function", packed_metadata="metadata")
+
+        def run(*arguments: Any) -> None:
+            assert arguments[3:9] == (STREAM, "function", "metadata", None, None, None)
+            self.told.append(("run", arguments[:3], arguments[9:], {}))
 
         return compile_and_run
 
@@ -31,6 +37,7 @@ class Driver:
 @pytest.fixture(autouse=True)
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "INTERPRETED", False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM, raising=False)
 
 
 def launch(driver: Driver, *, grid: tuple[int, ...] = (5,), copied: tuple[int, ...] = ()) -> Launch:

@@ -200,7 +200,8 @@ def test_large_values_do_not_overflow() -> None:
 
 @pytest.mark.parametrize("operator", ROWS)
 @pytest.mark.parametrize(
-    "config", ["rows=1 warps=1 programs=0", "rows=4 warps=8 programs=1", "rows=16 warps=4 programs=2"]
+    "config",
+    ["rows=1 warps=1 programs=0 stages=1", "rows=4 warps=8 programs=1 stages=1", "rows=16 warps=4 programs=2 stages=3"],
 )
 def test_a_configuration_decides_the_speed_alone(operator: str, config: str) -> None:
     positional, named = CALLS[operator](Draw(11), 20, 40)
@@ -210,14 +211,35 @@ def test_a_configuration_decides_the_speed_alone(operator: str, config: str) -> 
 
 def test_tiles_of_any_size_give_the_product() -> None:
     for tile in (
-        TileConfig(m=16, n=32, k=16, group=1, warps=4, stages=2),
-        TileConfig(m=64, n=16, k=128, group=4, warps=4, stages=2),
+        TileConfig(m=16, n=32, k=16, group=1, warps=4, stages=2, programs=0),
+        TileConfig(m=64, n=16, k=128, group=4, warps=4, stages=2, programs=0),
     ):
         check("linear_act", CALLS["linear_act"](Draw(12), 150, 70, 90, config=str(tile)))
 
 
+@pytest.mark.parametrize("programs", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [(150, 72, 88), (64, 64, 64), (1, 8, 8), (700, 200, 40)], ids=str)
+def test_programs_that_go_through_tiles_give_the_product(
+    size: tuple[int, int, int], dtype: torch.dtype, programs: int
+) -> None:
+    config = f"m=64 n=32 k=64 group=8 warps=4 stages=2 programs={programs}"
+
+    check("linear_act", CALLS["linear_act"](Draw(13, dtype), *size, config=config))
+
+
+def test_operands_that_no_copy_engine_reads_are_multiplied_all_the_same() -> None:
+    config = "m=64 n=32 k=64 group=8 warps=4 stages=2 programs=1"
+    (x, weight, bias, activation), _ = CALLS["linear_act"](Draw(14, torch.float16), 40, 72, 88)
+    aside = torch.empty(x.numel() + 1, dtype=x.dtype, device=DEVICE)[1:].view(x.shape).copy_(x)
+    across = weight.t().contiguous().t()
+
+    for call in ((aside, weight, bias, activation), (x, across, bias, activation), (x, weight, None, activation)):
+        check("linear_act", (call, {"config": config}))
+
+
 def test_the_table_is_looked_up_by_device_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = (RowConfig(rows=rows, warps=4, programs=0) for rows in (8, 1))
+    small, large = (RowConfig(rows=rows, warps=4, programs=0, stages=1) for rows in (8, 1))
     rows = [
         configurations.Measured(
             device="interpreter", operator="rmsnorm", bits=16, size=size, config=config, evidence=""

@@ -76,7 +76,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         ops = torch.ops.treering
         y = ops.linear_act(
-            x, self.inner.weight, self.inner.bias, "gelu", config="m=64 n=64 k=32 group=8 warps=4 stages=2"
+            x, self.inner.weight, self.inner.bias, "gelu", config="m=64 n=64 k=32 group=8 warps=4 stages=2 programs=0"
         )
         y = ops.linear_act(y, self.outer.weight, self.outer.bias, "none")
         y, total = ops.add_layernorm.with_sum(y, x, self.norm.weight, self.norm.bias, 1e-5)
@@ -153,14 +153,14 @@ def test_words_outside_their_table_are_refused_with_those_in_it() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "rows=3 warps=4 programs=0",
-        "rows=0 warps=4 programs=0",
+        "rows=3 warps=4 programs=0 stages=1",
+        "rows=0 warps=4 programs=0 stages=1",
         "rows=4 warps=4",
-        "rows=4 warps=4 programs=0 rows=4",
-        "rows=4 warps=-4 programs=0",
+        "rows=4 warps=4 programs=0 stages=1 rows=4",
+        "rows=4 warps=-4 programs=0 stages=1",
         "rows=4 warps=4 stages=0",
-        "rows=131072 warps=4 programs=0",
-        "rows=٤ warps=4 programs=0",
+        "rows=131072 warps=4 programs=0 stages=1",
+        "rows=٤ warps=4 programs=0 stages=1",
         "fast",
         "",
     ],
@@ -171,7 +171,10 @@ def test_a_configuration_that_cannot_be_is_refused(text: str) -> None:
 
 
 def test_a_configuration_is_read_as_it_is_written() -> None:
-    for config in (RowConfig(rows=4, warps=8, programs=0), TileConfig(m=16, n=32, k=64, group=8, warps=4, stages=3)):
+    for config in (
+        RowConfig(rows=4, warps=8, programs=0, stages=1),
+        TileConfig(m=16, n=32, k=64, group=8, warps=4, stages=3, programs=0),
+    ):
         assert type(config).parse("any", str(config)) == config
 
 
@@ -180,10 +183,14 @@ def test_tiles_are_held_against_registers_and_shared_memory(monkeypatch: pytest.
     monkeypatch.setattr(configurations, "budget", lambda device: small)
     device = torch.device("cpu")
 
-    fits = TileConfig(m=64, n=64, k=32, group=8, warps=4, stages=2)
+    fits = TileConfig(m=64, n=64, k=32, group=8, warps=4, stages=2, programs=0)
     assert fits.fits(device, element_bytes=2)
-    assert not TileConfig(m=64, n=64, k=128, group=8, warps=4, stages=3).fits(device, element_bytes=2)  # 96 KiB
-    assert not TileConfig(m=128, n=256, k=16, group=8, warps=4, stages=1).fits(device, element_bytes=1)  # 256 registers
+    assert not TileConfig(m=64, n=64, k=128, group=8, warps=4, stages=3, programs=0).fits(
+        device, element_bytes=2
+    )  # 96 KiB
+    assert not TileConfig(m=128, n=256, k=16, group=8, warps=4, stages=1, programs=0).fits(
+        device, element_bytes=1
+    )  # 256 registers
     assert configurations.given_tile(str(fits), torch.float16, device) == fits
     with pytest.raises(BudgetError, match=r"stages=3', expected one whose tiles fit into 49152 bytes .* of 'small'"):
-        configurations.given_tile("m=64 n=64 k=128 group=8 warps=4 stages=3", torch.float16, device)
+        configurations.given_tile("m=64 n=64 k=128 group=8 warps=4 stages=3 programs=0", torch.float16, device)
