@@ -39,16 +39,18 @@ def offsets(constants: Sequence[ConstantSpec]) -> dict[str, int]:
     return starts
 
 
-def views(constants: Sequence[ConstantSpec], buffer: Buffer | None) -> dict[str, Tensor]:
-    """The constants' memory: views of ``buffer``, or of zeroed memory of their own.
+def views(
+    constants: Sequence[ConstantSpec], buffer: Buffer | None, *, device: torch.device | None = None
+) -> dict[str, Tensor]:
+    """The constants' memory: views of ``buffer``, or of zeroed memory of their own, which may be on another device.
 
     Raises:
         BufferMismatchError: The buffer is read-only, too small, or starts off a 64-byte boundary.
     """
     needed = arena_bytes(constants)
     if not needed:
-        return {constant.name: _empty(constant) for constant in constants}
-    arena = torch.zeros(needed, dtype=torch.uint8) if buffer is None else _as_bytes(buffer, needed)
+        return {constant.name: _empty(constant, device) for constant in constants}
+    arena = torch.zeros(needed, dtype=torch.uint8, device=device) if buffer is None else _as_bytes(buffer, needed)
     if arena.data_ptr() % ALIGNMENT_BYTES:
         raise BufferMismatchError(
             quality="start",
@@ -99,8 +101,16 @@ def fill(
     leaves: dict[tuple[str, str], Tensor] = {("tensor", name): tensors[name] for name in read}
     owned = {name for constant in chosen for name in constant.formula.literals}
     leaves.update({("literal", entry.name): tensor_of(entry) for entry in literals if entry.name in owned})
+    # On another device nothing is computed: threads have streams of their own there.
+    here = {
+        constant.name: out[constant.name] if out[constant.name].device.type == "cpu" else _empty(constant)
+        for constant in chosen
+    }
     with torch.no_grad():
-        evaluation.run([piece for constant in chosen for piece in _pieces(constant, leaves, out[constant.name])])
+        evaluation.run([piece for constant in chosen for piece in _pieces(constant, leaves, here[constant.name])])
+        for name, computed in here.items():
+            if computed is not out[name]:
+                out[name].copy_(computed)
     return tuple(constant.name for constant in chosen)
 
 
@@ -117,16 +127,22 @@ def check_tensors(requires: Sequence[TensorSpec], tensors: Mapping[str, Tensor])
 
 
 def check_constants(constants: Sequence[ConstantSpec], given: Mapping[str, Tensor]) -> None:
-    """Whether every constant's memory is there, with its dtype, shape and strides, on the CPU."""
+    """Whether every constant's memory is there, with its dtype, shape and strides, all on one device."""
     missing = [constant.name for constant in constants if constant.name not in given]
     if missing:
         raise MissingTensorError(role="constants", missing=missing, given=len(given))
+    device = device_of(given)
     for constant in constants:
         tensor = given[constant.name]
         _same("constant", constant.name, "dtype", dtypes.NAME.get(tensor.dtype, tensor.dtype), constant.dtype)
         _same("constant", constant.name, "shape", tuple(tensor.shape), constant.shape)
         _same("constant", constant.name, "strides", tensor.stride(), constant.strides)
-        _same("constant", constant.name, "device", tensor.device.type, "cpu")
+        _same("constant", constant.name, "device", str(tensor.device), str(device))
+
+
+def device_of(constants: Mapping[str, Tensor]) -> torch.device:
+    """Where the first of some constants is; without any, the CPU."""
+    return next((tensor.device for tensor in constants.values()), torch.device("cpu"))
 
 
 def _same(role: str, name: str, quality: str, found: object, expected: object) -> None:
@@ -138,8 +154,9 @@ def _padded(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _empty(constant: ConstantSpec) -> Tensor:
-    return torch.empty_strided(constant.shape, constant.strides, dtype=dtypes.BY_NAME[constant.dtype])
+def _empty(constant: ConstantSpec, device: torch.device | None = None) -> Tensor:
+    dtype = dtypes.BY_NAME[constant.dtype]
+    return torch.empty_strided(constant.shape, constant.strides, dtype=dtype, device=device)
 
 
 def _as_bytes(buffer: Buffer, needed: int) -> Tensor:

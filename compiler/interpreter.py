@@ -33,9 +33,10 @@ class Interpreter:
 
     Args:
         definition: Every operator of it in the table, every reference backwards.
+        device: Where operators that take no tensor make theirs; the others follow their operands.
     """
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, *, device: torch.device | None = None) -> None:
         self._outputs = tuple(output.value for output in definition.outputs)
         last_reader: dict[int, int] = {}
         for position, node in enumerate(definition.nodes):
@@ -44,7 +45,7 @@ class Interpreter:
         for value, position in last_reader.items():
             if value not in self._outputs:
                 dying[position].append(value)
-        self._calls = [_call(node, tuple(dead)) for node, dead in zip(definition.nodes, dying, strict=True)]
+        self._calls = [_call(node, tuple(dead), device) for node, dead in zip(definition.nodes, dying, strict=True)]
 
     def run(self, inputs: Sequence[Tensor], constants: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Compute the outputs. Inputs and constants come in the definition's order and are not written to."""
@@ -78,11 +79,18 @@ class Interpreter:
             yield
 
 
-def _call(node: Node, last_read: tuple[int, ...]) -> _Call:
+def _call(node: Node, last_read: tuple[int, ...], device: torch.device | None) -> _Call:
     operator = operators.find(node.operator)
     assert operator is not None, "validation refuses unknown operators"
     positional, keywords = _split(operator, dict(node.arguments))
+    if device is not None and _makes_tensors(operator):
+        keywords["device"] = device
     return _Call(function=operator.function, positional=positional, keywords=keywords, last_read=last_read)
+
+
+def _makes_tensors(operator: Operator) -> bool:
+    kinds = {parameter.name: parameter.kind for parameter in operator.parameters}
+    return "device" in kinds and not any("Tensor" in kind for kind in kinds.values())
 
 
 def _split(operator: Operator, given: dict[str, Argument]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import torch
 from torch import Tensor, nn
 
 from compiler import cache as packages
@@ -21,11 +22,12 @@ from compiler.program import Program
 from compiler.report import Drawing, Report
 from compiler.runner import Runner
 from compiler.validation import validate
-from compiler.verification import verify
+from compiler.verification import Bind, verify
 
 Progress = Callable[[str, float], None]
 
 _REFERENCE: Final = "eager"
+GPU: Final = "cuda"
 
 
 def compile(
@@ -46,7 +48,8 @@ def compile(
         dynamic: Input name → axis → ``Dim``. Other axes keep their size: ``{"x": {0: Dim(name="batch", max=64)}}``.
         backend: A key of ``compiler.backends.BACKENDS``: ``"aoti"`` (native code, 10 to 20 s) or ``"eager"``.
         targets: What to build packages for, if not for the backend's own default: ``"x86-64-v3"`` and ``"native"`` (all
-            that this CPU has) for ``"aoti"``. A runner takes the one that is nearest to its machine.
+            that this CPU has) for ``"aoti"``. A runner takes the one that is nearest to its machine. ``"cuda"`` for
+            ``"eager"`` has the graph made of our kernels, where they do what several operators would.
         progress: Called as (stage, share of the whole that is done, 0 to 1).
         cache: A folder of packages; a graph that was built before, with the same flags and versions, is not built
             again, only verified with this model's weights. It holds native code: keep it as safe as the code itself.
@@ -64,7 +67,7 @@ def compile(
     graph = capture(model, example_inputs, dynamic=dynamic)
     captured = _drawn(graph)
     tell("fold", 0.1)
-    graph, passes = run_passes(graph)
+    graph, passes = run_passes(graph, device=GPU if GPU in targets else "cpu")
     definition = lower(graph)
     validate(definition)
     tell("build", 0.2)
@@ -78,7 +81,7 @@ def compile(
         model=model,
         example_inputs=example_inputs,
         bind=_binder(program),
-        backends=(_REFERENCE, *_names(program)),
+        backends=(_REFERENCE, *_names(program), *((GPU,) if GPU in targets and torch.cuda.is_available() else ())),
     )
     tell("done", 1.0)
     return replace(program, report=replace(report, figures=figures))
@@ -131,12 +134,19 @@ def _names(program: Program) -> dict[str, Target]:
     return {f"{program.backend} {target.requirement}": target for target in program.targets}
 
 
-def _binder(program: Program) -> Callable[[Mapping[str, Tensor], str], Runner]:
+def _binder(program: Program) -> Bind:
     names = _names(program)
 
-    def bind(tensors: Mapping[str, Tensor], name: str) -> Runner:
+    def bind(tensors: Mapping[str, Tensor], name: str) -> Callable[..., Sequence[Tensor]]:
+        if name == GPU:
+            return _there_and_back(program.bind(tensors, device=torch.device(GPU)))
         if name == _REFERENCE:
             return program.bind(tensors, backend=_REFERENCE)
         return replace(program, targets=(names[name],)).bind(tensors)
 
     return bind
+
+
+def _there_and_back(runner: Runner) -> Callable[..., Sequence[Tensor]]:
+    """A runner on a GPU, asked from the CPU."""
+    return lambda *inputs: [output.cpu() for output in runner(*(tensor.to(GPU) for tensor in inputs))]

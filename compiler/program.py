@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from typing_extensions import Buffer
 
 from compiler import constants, encode, rendering, storage
 from compiler.backends import find_backend
 from compiler.backends.target import Target
+from compiler.constants import device_of
 from compiler.definition import Definition
+from compiler.errors import BackendRefusedError
 from compiler.memory_plan import MemoryPlan, plan_memory
 from compiler.report import Report
 from compiler.runner import Runner
@@ -65,17 +68,18 @@ class Program:
         """Bytes that one arena of all constants needs, alignment included."""
         return constants.arena_bytes(self.constants)
 
-    def allocate(self, buffer: Buffer | None = None) -> dict[str, Tensor]:
+    def allocate(self, buffer: Buffer | None = None, *, device: torch.device | None = None) -> dict[str, Tensor]:
         """Memory for the constants: constant name → tensor, not yet filled.
 
         Args:
             buffer: Writable memory of at least ``arena_bytes`` that starts on a 64-byte boundary, for example
                 ``SharedMemory.buf``; the tensors are views of it and must die before it is closed. None: own memory.
+            device: Where own memory is, for a backend that runs there; None: the CPU.
 
         Raises:
             BufferMismatchError: The buffer does not do.
         """
-        return constants.views(self.constants, buffer)
+        return constants.views(self.constants, buffer, device=device)
 
     def evaluate(
         self, tensors: Mapping[str, Tensor], out: Mapping[str, Tensor], *, changed: Collection[str] | None = None
@@ -111,18 +115,27 @@ class Program:
             backend: ``"eager"`` works for every program; None means the one it was compiled for.
 
         Raises:
-            BackendError: No such backend, or it refuses this machine or program.
+            BackendError: No such backend, or it refuses this machine, this program or the device of the constants.
             MissingTensorError, TensorMismatchError: A constant is not as stated.
         """
         name = backend or self.backend
+        device = device_of(constants).type
+        if device not in find_backend(name).devices:
+            raise BackendRefusedError(
+                backend=name,
+                reason=f"constants are on {device}, expected {' or '.join(find_backend(name).devices)}",
+                next_step="Allocate them there, or load the runner with backend='eager'.",
+            )
         offered = [target for target in self.targets if target.backend == name]
         target = find_backend(name).choose(offered)
         package = self.packages[target.path] if target else b""
         return Runner(self.definition, find_backend(name).load(self.definition, target, package), constants)
 
-    def bind(self, tensors: Mapping[str, Tensor], *, backend: str | None = None) -> Runner:
+    def bind(
+        self, tensors: Mapping[str, Tensor], *, backend: str | None = None, device: torch.device | None = None
+    ) -> Runner:
         """``allocate``, ``evaluate`` and ``load_runner`` in one: a runner with a checkpoint's weights."""
-        memory = self.allocate()
+        memory = self.allocate(device=device)
         self.evaluate(tensors, memory)
         return self.load_runner(memory, backend=backend)
 

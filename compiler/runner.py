@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from compiler import dtypes
-from compiler.constants import check_constants
+from compiler.constants import check_constants, device_of
 from compiler.definition import Definition
 from compiler.errors import CallError, TensorMismatchError
 from compiler.specs import TensorSpec
@@ -35,7 +35,7 @@ class Engine(Protocol):
         ...
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Compute the outputs of contiguous CPU inputs."""
+        """Compute the outputs of contiguous inputs, which are where the constants are."""
         ...
 
 
@@ -95,6 +95,7 @@ class Runner:
             )
         self._engine.bind(prepared.derived)
         self._bound = prepared
+        self._device = device_of(prepared.constants)
 
     @property
     def bound(self) -> Prepared:
@@ -140,8 +141,8 @@ class Runner:
                 raise _mismatch(spec, f"axis {axis} ({dim})", size, f"{low} to {high}")
             if sizes.setdefault(dim, size) != size:
                 raise _mismatch(spec, f"axis {axis} ({dim})", size, f"{sizes[dim]}, as in the inputs before it")
-        if tensor.device.type != "cpu":
-            raise _mismatch(spec, "device", tensor.device.type, "cpu")
+        if tensor.device != self._device:
+            raise _mismatch(spec, "device", str(tensor.device), str(self._device))
         if not tensor.is_contiguous():
             raise _mismatch(spec, "strides", tensor.stride(), "those of a contiguous tensor (call .contiguous())")
 

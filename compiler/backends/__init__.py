@@ -24,10 +24,15 @@ BACKENDS: Final[dict[str, str]] = {
 
 
 class Backend(Protocol):
-    """One way to run definitions. ``requirement`` is what its packages need unless asked otherwise."""
+    """One way to run definitions.
+
+    ``requirement`` is what its packages need unless asked otherwise; ``devices`` are the types of device that constants
+    may be on.
+    """
 
     requirement: str
     suffix: str
+    devices: tuple[str, ...]
 
     def resolve(self, asked: str) -> str:
         """The requirement that is meant on this machine, spelled out."""

@@ -64,6 +64,7 @@ class AotiBackend:
 
     requirement = instruction_sets.BASE
     suffix = ".pt2"
+    devices = ("cpu",)
 
     def resolve(self, asked: str) -> str:
         """``native`` as what this machine has."""

@@ -27,6 +27,7 @@ class OnnxBackend:
 
     requirement = "any"
     suffix = ".onnx"
+    devices = ("cpu",)
 
     def resolve(self, asked: str) -> str:
         """One graph for every machine."""

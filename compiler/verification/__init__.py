@@ -21,18 +21,17 @@ from compiler.definition import Definition
 from compiler.dynamic import resize
 from compiler.errors import VerificationError
 from compiler.report import Figure
-from compiler.runner import Runner
 from compiler.verification.inputs import KINDS, sizes_to_try
 from compiler.verification.perturbation import perturb
 from compiler.verification.reference import outputs_of, reference_of
 
-__all__ = ["verify"]
+__all__ = ["Bind", "verify"]
 
 FACTOR: Final = 4.0
 EPSILONS: Final = 32.0
 SLACK: Final = 1 / 64
 
-Bind = Callable[[Mapping[str, Tensor], str], Runner]
+Bind = Callable[[Mapping[str, Tensor], str], Callable[..., Sequence[Tensor]]]
 
 
 def verify(
@@ -44,7 +43,7 @@ def verify(
         definition: What was compiled.
         model: What it was compiled from.
         example_inputs: Plausible inputs; resized and varied here.
-        bind: (checkpoint tensors, backend) → a runner of the compiled program.
+        bind: (checkpoint tensors, backend) → a runner of the compiled program, or what answers as one.
         backends: Names to try.
 
     Raises:
