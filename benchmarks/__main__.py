@@ -47,7 +47,7 @@ def _measure(options: argparse.Namespace, *, command: str) -> list[str]:
         print(f"  {time.monotonic() - started_s:5.0f} s  {line}", file=sys.stderr, flush=True)
 
     outcomes = []
-    for outcome in run_stages(stages, repeats=options.repeats, together=options.quick, say=say):
+    for outcome in run_stages(stages, repeats=options.repeats, together=options.quick or options.together, say=say):
         outcomes.append(outcome)
         print(table([outcome]), flush=True)
     facts = {
@@ -75,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=_count, default=3, metavar="N", help="rounds (default: %(default)s)")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, shared processes: shows that it works, not how fast"
+    )
+    parser.add_argument(
+        "--together", action="store_true", help="one process for a stage: where a GPU's seconds are all that is asked"
     )
     return parser
 

@@ -1,7 +1,7 @@
-"""The area ``kernels``: fused operators beside torch's own, on a GPU: products, rows, and calls that are all launch.
+"""The area ``kernels``: on a GPU, fused operators beside torch's own (products, rows, what is all launch), and a model.
 
-Needs a CUDA device. Every call reads another set of operands, of which there are more than the device's cache holds;
-many calls follow each other, so seconds are those of the device for large operands and of the host for small ones.
+Needs a CUDA device. Every call reads another set of operands, of which there are more than the device's cache holds.
+Products and rows are captured in a graph, so that their seconds are the device's; launches are the host's.
 """
 
 from typing import Final
@@ -14,6 +14,7 @@ from benchmarks.plan import Comparison, Side, Stage
 _PRODUCTS: Final = ((4096, 4096, 4096), (8192, 8192, 2048), (8192, 8192, 8192))
 _ROWS: Final = ((4096, 1024), (4096, 4096), (16384, 4096), (65536, 1024))
 _SMALL: Final = 384
+_MODEL: Final = "benchmarks.cases.gpu_model"
 _LAUNCH_NOTE: Final = (
     "The host's time for a call: operands this small take the device less than a launch takes the host."
 )
@@ -44,6 +45,7 @@ def plan(is_quick: bool) -> tuple[Stage, ...]:
         _stage("products", [_product(activation, *size) for size in products for activation in ("gelu", "silu")]),
         _stage("rows", [_over_rows(operator, *size) for operator in _ROW_OPERATORS for size in rows]),
         _stage("launches", [_launch(operator) for operator in ("linear_act", "layernorm_act", "add_layernorm")]),
+        _model(),
     )
 
 
@@ -55,7 +57,15 @@ def _stage(name: str, comparisons: list[Comparison]) -> Stage:
 
 
 def _side(
-    name: str, how: str, operator: str, rows: int, columns: int, depth: int = 0, activation: str = "gelu"
+    name: str,
+    how: str,
+    operator: str,
+    rows: int,
+    columns: int,
+    depth: int = 0,
+    activation: str = "gelu",
+    *,
+    is_captured: bool = True,
 ) -> Side:
     return Side(
         name=name,
@@ -67,6 +77,7 @@ def _side(
             "columns": columns,
             "depth": depth,
             "activation": activation,
+            "is_captured": is_captured,
         },
         is_ours=how == "fused",
     )
@@ -103,7 +114,26 @@ def _launch(operator: str) -> Comparison:
         name=f"{operator}, {_SMALL} squared",
         note=_LAUNCH_NOTE,
         sides=(
-            _side(f"treering.{operator}", "fused", *size),
-            _side("torch, two operators", "torch", *size),
+            _side(f"treering.{operator}", "fused", *size, is_captured=False),
+            _side("torch, two operators", "torch", *size, is_captured=False),
+        ),
+    )
+
+
+def _model() -> Stage:
+    sides = {"program (eager)": "program", "torch.compile, reduce-overhead": "torch_compile", "eager PyTorch": "eager"}
+    return Stage(
+        name="minilm",
+        prepare=f"{_MODEL}:prepare",
+        comparisons=tuple(
+            Comparison(
+                name=f"MiniLM, {rows} × 128 tokens",
+                note="bfloat16, random weights. Graphs of either see new weights that are written in place.",
+                sides=tuple(
+                    Side(name=name, case=f"{_MODEL}:{case}", parameters={"rows": rows}, is_ours=case == "program")
+                    for name, case in sides.items()
+                ),
+            )
+            for rows in (1, 32)
         ),
     )
