@@ -45,8 +45,11 @@ def views(
     """The constants' memory: views of ``buffer``, or of zeroed memory of their own, which may be on another device.
 
     Raises:
-        BufferMismatchError: The buffer is read-only, too small, or starts off a 64-byte boundary.
+        BufferMismatchError: The buffer is read-only, too small, starts off a 64-byte boundary, or a device is asked for
+            beside it.
     """
+    if buffer is not None and device is not None and device.type != "cpu":
+        raise BufferMismatchError(quality="device", found="the host's memory", expected=f"none with device={device}")
     needed = arena_bytes(constants)
     if not needed:
         return {constant.name: _empty(constant, device) for constant in constants}

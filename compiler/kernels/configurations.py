@@ -5,7 +5,7 @@ of a fused operator (its argument ``config``); an empty one is looked up in the 
 searches while it serves: the table is written by hand from what ``python -m benchmarks.tune_kernels`` prints.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, Self, cast
@@ -214,10 +214,10 @@ def given_tile(text: str, dtype: torch.dtype, device: torch.device) -> TileConfi
 
 @lru_cache(maxsize=4096)
 def row_config(operator: str, columns: int, dtype: torch.dtype, device: torch.device) -> RowConfig:
-    """For rows so long."""
-    for found in _measured(operator, columns, dtype, device):
-        if isinstance(found, RowConfig):
-            return found
+    """For rows so long; longer ones than were measured need other numbers of threads."""
+    for row in _measured(operator, dtype, device):
+        if columns <= row.size and isinstance(row.config, RowConfig):
+            return row.config
     held = 1 << (columns - 1).bit_length()
     rows = max(1, min(16, 1024 // held))
     # 16 elements for each thread; more than 16 warps leave a thread 64 registers, which long rows spill.
@@ -227,20 +227,16 @@ def row_config(operator: str, columns: int, dtype: torch.dtype, device: torch.de
 
 @lru_cache(maxsize=4096)
 def tile_config(operator: str, size: int, dtype: torch.dtype, device: torch.device) -> TileConfig:
-    """For a product whose shorter side is so long."""
-    for found in _measured(operator, size, dtype, device):
-        if isinstance(found, TileConfig):
-            return found
+    """For a product whose shorter side is so long; what serves the greatest measured one serves greater ones."""
+    measured = _measured(operator, dtype, device)
+    for row in [row for row in measured if size <= row.size] or measured[-1:]:
+        if isinstance(row.config, TileConfig):
+            return row.config
     fitting = [tile for tile in _TILES if tile.fits(device, element_bytes=dtype.itemsize) and tile.m * 8 <= size]
     return fitting[0] if fitting else _TILES[-1]
 
 
-def _measured(operator: str, size: int, dtype: torch.dtype, device: torch.device) -> Iterator[Config]:
-    """What the table has for a call, the narrowest row first; the row of the greatest size serves what is greater."""
-    rows = [
-        row
-        for row in TABLE
-        if (row.device, row.operator, row.bits) == (budget(device).name, operator, dtype.itemsize * 8)
-    ]
-    rows.sort(key=lambda row: row.size)
-    return (row.config for row in [row for row in rows if row.size >= size] or rows[-1:])
+def _measured(operator: str, dtype: torch.dtype, device: torch.device) -> list[Measured]:
+    """What the table has for an operator, the narrowest row first."""
+    asked = (budget(device).name, operator, dtype.itemsize * 8)
+    return sorted((row for row in TABLE if (row.device, row.operator, row.bits) == asked), key=lambda row: row.size)

@@ -34,14 +34,15 @@ def test_names_stay() -> None:
         for stage in area.plan(False)
     }
 
-    assert list(found) == ["products", "rows", "launches"]
+    assert list(found) == ["products", "rows", "launches", "minilm"]
     assert found["products"]["linear + bias + silu, 4096 × 4096 × 4096"] == [
         "treering.linear_act",
         "torch.addmm alone",
         "torch, two operators",
     ]
+    assert found["minilm"]["MiniLM, 32 × 128 tokens"][0] == "program (eager)"
     assert found["rows"]["add_layernorm, 4096 × 1024"] == ["treering.add_layernorm", "torch", "copy"]
-    assert [len(comparisons) for comparisons in found.values()] == [6, 16, 3]
+    assert [len(comparisons) for comparisons in found.values()] == [6, 16, 3, 2]
 
 
 @pytest.mark.usefixtures("_without_a_gpu")
@@ -121,10 +122,9 @@ def test_candidates_are_what_the_device_can_hold(monkeypatch: pytest.MonkeyPatch
 
     assert TileConfig(m=128, n=256, k=64, group=8, warps=8, stages=3, programs=0) in tiles
     assert all(isinstance(tile, TileConfig) and tile.fits(device, element_bytes=2) for tile in tiles)
-    assert (
-        TileConfig(m=128, n=256, k=64, group=8, warps=4, stages=3, programs=0) not in tiles
-    )  # 256 registers for the sums alone
-    assert TileConfig(m=128, n=256, k=128, group=8, warps=8, stages=4, programs=0) not in tiles  # 393,216 bytes
+    # 256 registers for the sums alone; 393,216 bytes
+    assert TileConfig(m=128, n=256, k=64, group=8, warps=4, stages=3, programs=0) not in tiles
+    assert TileConfig(m=128, n=256, k=128, group=8, warps=8, stages=4, programs=0) not in tiles
     assert RowConfig(rows=1, warps=2, programs=0, stages=1) in rows
     assert all(type(one).parse("any", str(one)) == one for one in (*tiles, *rows))
     assert all(isinstance(row, RowConfig) and row.programs * row.warps <= 64 for row in rows)

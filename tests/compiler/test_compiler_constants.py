@@ -183,6 +183,18 @@ def test_a_wrong_constant_is_refused_before_it_is_bound(
         eager_program.load_runner(memory)
 
 
+def test_constants_are_refused_on_a_device_that_the_backend_does_not_serve(eager_program: compiler.Program) -> None:
+    memory = {name: tensor.to("meta") for name, tensor in eager_program.allocate().items()}
+
+    with pytest.raises(compiler.BackendRefusedError, match="constants are on meta, expected cpu or cuda"):
+        eager_program.load_runner(memory)
+
+
+def test_a_buffer_is_refused_beside_another_device(eager_program: compiler.Program) -> None:
+    with pytest.raises(compiler.BufferMismatchError, match="expected none with device=cuda"):
+        eager_program.allocate(bytearray(100_000), device=torch.device("cuda"))
+
+
 def test_a_missing_constant_is_refused_before_it_is_bound(eager_program: compiler.Program) -> None:
     memory = eager_program.allocate()
     del memory["head.weight"]

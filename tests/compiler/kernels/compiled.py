@@ -22,8 +22,8 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-from compiler.kernels import configurations, launching, rows
-from compiler.kernels.configurations import Budget
+from compiler.kernels import configurations, launching, linear_act_persistent, rows
+from compiler.kernels.configurations import Budget, TileConfig
 from tests.compiler.kernels.cases import ACTIVATIONS, CALLS, Call, Draw, kernel
 
 H200: Final = Budget(name="NVIDIA H200", processors=132, shared_bytes=232_448)
@@ -54,13 +54,26 @@ class Compiled:
             elif isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
                 attributes[(place,)] = [["tt.divisibility", 16]]
         source = triton.compiler.ASTSource(self._kernel, signature, constexprs=constants, attrs=attributes)
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=self._options)
-        Compiled.found = {
-            **_usage(made.asm["cubin"]),
-            **_code(made.asm["ptx"]),
-            "shared": made.metadata.shared,
-            **self._options,
-        }
+        Compiled.found = _made(source, self._options)
+
+
+def _made(source: Any, options: dict[str, Any]) -> dict[str, int]:
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return {**_usage(made.asm["cubin"]), **_code(made.asm["ptx"]), "shared": made.metadata.shared, **options}
+
+
+def persistent(tile: TileConfig) -> dict[str, int]:
+    """The kernel that goes through tiles, which is given descriptors and so no launch of its own."""
+    halves = tile.is_stored_in_halves(torch.device("cpu"), element_bytes=2)
+    blocks = ((tile.m, tile.k), (tile.n, tile.k), (tile.m, tile.n // 2 if halves else tile.n))
+    words = ("silu", tile.m, tile.n, tile.k, tile.group, halves, False)
+    kernel = linear_act_persistent._kernel
+    kinds = [f"tensordesc<bf16[{rows},{columns}]>" for rows, columns in blocks] + ["*bf16", "i32", "i32", "i32"]
+    signature = dict(zip(kernel.arg_names, kinds + ["constexpr"] * len(words), strict=True))
+    constants = {(len(kinds) + place,): word for place, word in enumerate(words)}
+    attributes = {(place,): [["tt.divisibility", 16]] for place in range(3, 7)}
+    source = triton.compiler.ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
+    return _made(source, {"num_warps": tile.warps, "num_stages": tile.stages})
 
 
 def _kind(value: Any) -> str:
@@ -82,9 +95,13 @@ def _usage(cubin: bytes) -> dict[str, int]:
 
 
 def _code(ptx: str) -> dict[str, int]:
-    """Bits of the widest load from global memory, and the number of products of matrices that a warp group does."""
+    """Bits of the widest load from global memory; how often a warp group multiplies and the copy engine is asked."""
     loads = [int(count) * int(bits) for count, bits in re.findall(r"ld\.global\S*\.v(\d)\.b(\d+)", ptx)]
-    return {"load_bits": max(loads, default=0), "group_products": ptx.count("wgmma.mma_async")}
+    return {
+        "load_bits": max(loads, default=0),
+        "group_products": ptx.count("wgmma.mma_async"),
+        "bulk_copies": ptx.count("cp.async.bulk.tensor"),
+    }
 
 
 def calls(*, is_all: bool) -> Iterator[tuple[str, str, Call]]:
@@ -122,6 +139,10 @@ def main() -> None:
         sys.modules[function.__module__].Launch = Compiled  # type: ignore[attr-defined]
         function(*positional, **named)
         print(json.dumps({"operator": operator, "what": what, **Compiled.found}), flush=True)
+    tiles = [row.config for row in configurations.TABLE if isinstance(row.config, TileConfig)]
+    for tile in {tile.programs: tile for tile in tiles if tile.programs}.values():
+        found = {**persistent(tile), "programs": tile.programs}
+        print(json.dumps({"operator": "linear_act", "what": "persistent", **found}), flush=True)
 
 
 if __name__ == "__main__":

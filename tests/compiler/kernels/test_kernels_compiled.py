@@ -10,7 +10,10 @@ import pytest
 
 from tests.compiler.kernels.cases import CALLS
 
-SHARED_BYTES = 232_448  # of a thread block: CUDA C++ Programming Guide, compute capability 9.0
+# Of a thread block, and what the system takes of a multiprocessor for each: CUDA C++ Programming Guide, compute
+# capability 9.0.
+SHARED_BYTES = 232_448
+RESERVED_BYTES = 1_024
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +34,18 @@ def test_no_register_is_spilled_and_shared_memory_suffices(compiled: list[dict[s
         assert row["stack"] == 0, row
         assert row["shared"] <= SHARED_BYTES, row
         assert row["registers"] * row["num_warps"] * 32 <= 65_536, row
+
+
+def test_programs_that_stay_fit_beside_each_other_and_are_fed_by_the_copy_engine(
+    compiled: list[dict[str, Any]],
+) -> None:
+    staying = [row for row in compiled if row["what"] == "persistent"]
+
+    assert {row["programs"] for row in staying} == {1, 2}
+    for row in staying:
+        assert row["programs"] * (row["shared"] + RESERVED_BYTES) <= SHARED_BYTES + RESERVED_BYTES, row
+        assert row["programs"] * row["registers"] * row["num_warps"] * 32 <= 65_536, row
+        assert min(row["group_products"], row["bulk_copies"]) > 0, row
 
 
 def test_large_products_keep_more_operands_in_flight_than_small_ones(compiled: list[dict[str, Any]]) -> None:

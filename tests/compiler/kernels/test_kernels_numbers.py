@@ -250,9 +250,10 @@ def test_the_table_is_looked_up_by_device_and_size(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(configurations, "row_config", configurations.row_config.__wrapped__)
     device = torch.device("cpu")
 
-    found = [configurations.config_for("rmsnorm", (9, size), torch.float16, device) for size in (1, 256, 257, 9000)]
+    found = [configurations.config_for("rmsnorm", (9, size), torch.float16, device) for size in (1, 256, 257, 4096)]
 
     assert found == [small, small, large, large]
+    assert configurations.config_for("rmsnorm", (9, 4097), torch.float16, device) not in (small, large)
     assert configurations.config_for("rmsnorm", (9, 256), torch.float32, device) not in (small, large)
 
 

@@ -185,12 +185,18 @@ def test_tiles_are_held_against_registers_and_shared_memory(monkeypatch: pytest.
 
     fits = TileConfig(m=64, n=64, k=32, group=8, warps=4, stages=2, programs=0)
     assert fits.fits(device, element_bytes=2)
-    assert not TileConfig(m=64, n=64, k=128, group=8, warps=4, stages=3, programs=0).fits(
-        device, element_bytes=2
-    )  # 96 KiB
-    assert not TileConfig(m=128, n=256, k=16, group=8, warps=4, stages=1, programs=0).fits(
-        device, element_bytes=1
-    )  # 256 registers
+    deep = TileConfig(m=64, n=64, k=128, group=8, warps=4, stages=3, programs=0)  # 96 KiB
+    assert not deep.fits(device, element_bytes=2)
+    broad = TileConfig(m=128, n=256, k=16, group=8, warps=4, stages=1, programs=0)  # 256 registers
+    assert not broad.fits(device, element_bytes=1)
+    stays = TileConfig(m=64, n=128, k=64, group=8, warps=4, stages=1, programs=1)  # 24 KiB and 16 of the result
+    assert stays.fits(device, element_bytes=2)
+    assert not stays.is_stored_in_halves(device, element_bytes=2)
+    more = TileConfig(m=64, n=128, k=64, group=8, warps=4, stages=1, programs=2)  # twice 24 KiB and 8 of the result
+    assert more.is_stored_in_halves(device, element_bytes=2)
+    assert not more.fits(device, element_bytes=2)
     assert configurations.given_tile(str(fits), torch.float16, device) == fits
-    with pytest.raises(BudgetError, match=r"stages=3', expected one whose tiles fit into 49152 bytes .* of 'small'"):
+    with pytest.raises(
+        BudgetError, match=r"stages=3 programs=0', expected one whose tiles fit into 49152 bytes .* of 'small'"
+    ):
         configurations.given_tile("m=64 n=64 k=128 group=8 warps=4 stages=3 programs=0", torch.float16, device)
