@@ -73,9 +73,11 @@ def serves(x: Operand, weight: Operand, tile: TileConfig) -> bool:
     """Whether the kernel computes a product of these operands (at any address on 16 bytes) in such tiles."""
     if not tile.programs or min(*x.shape, weight.shape[0]) == 0 or not _has_engine(x.device):
         return False
-    size = x.dtype.itemsize
-    rows = (x.strides, weight.strides, (weight.shape[0], 1))
-    return size == 2 and all(step == 1 and row * size % _ALIGNMENT_BYTES == 0 for row, step in rows)
+    size, columns = x.dtype.itemsize, weight.shape[0]
+    rows = ((x.strides, x.shape[1]), (weight.strides, x.shape[1]), ((columns, 1), columns))
+    return size == 2 and all(
+        step == 1 and row >= length and row * size % _ALIGNMENT_BYTES == 0 for (row, step), length in rows
+    )
 
 
 def _has_engine(device: torch.device) -> bool:

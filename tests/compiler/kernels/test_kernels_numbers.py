@@ -232,9 +232,14 @@ def test_operands_that_no_copy_engine_reads_are_multiplied_all_the_same() -> Non
     config = "m=64 n=32 k=64 group=8 warps=4 stages=2 programs=1"
     (x, weight, bias, activation), _ = CALLS["linear_act"](Draw(14, torch.float16), 40, 72, 88)
     aside = torch.empty(x.numel() + 1, dtype=x.dtype, device=DEVICE)[1:].view(x.shape).copy_(x)
-    across = weight.t().contiguous().t()
+    across, one = weight.t().contiguous().t(), x[:1].expand(40, 88)
 
-    for call in ((aside, weight, bias, activation), (x, across, bias, activation), (x, weight, None, activation)):
+    for call in (
+        (aside, weight, bias, activation),
+        (x, across, bias, activation),
+        (x, weight, None, activation),
+        (one, weight, bias, activation),
+    ):
         check("linear_act", (call, {"config": config}))
 
 
