@@ -8,6 +8,7 @@ that divide nothing, lists of another length, two element types. Each rule here 
 from collections.abc import Mapping
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from compiler.definition import Argument, Atom, DTypeName, MemoryFormatName, Ref, atoms
@@ -22,6 +23,8 @@ _ATOMS: Final[dict[str, tuple[type, ...]]] = {
     "ScalarType": (DTypeName,),
     "MemoryFormat": (MemoryFormatName,),
 }
+_INDICES: Final = (torch.int32, torch.int64)
+_MOST: Final = 2**31 - 1  # of a stride, a padding, a dilation: what libraries below torch count in
 # Operators that multiply and add tensors, which must all be of one element type.
 _PRODUCTS: Final = ("conv", "linear", "addmm", "mm", "bmm", "baddbmm", "matmul")
 
@@ -55,6 +58,8 @@ def require_sense(operator: str, given: Mapping[str, Any]) -> None:
         ValueError: What does not fit.
     """
     name = operator.removeprefix("aten.").partition(".")[0]
+    if name == "embedding" and given["indices"].dtype not in _INDICES:
+        raise ValueError(f"rows are looked up by {given['indices'].dtype}")
     if not name.startswith(_PRODUCTS):
         return
     found = {value.dtype for value in given.values() if isinstance(value, Tensor)}
@@ -93,6 +98,10 @@ def _steps(lists: Mapping[str, Any], axes: int) -> None:
     )
     if min([*stride, *dilation], default=1) < 1:
         raise ValueError(f"stride {stride} and dilation {dilation}")
+    padding = lists.get("padding", [0])
+    numbers = [*stride, *dilation, *([padding] if isinstance(padding, int) else padding)]
+    if not isinstance(padding, str) and not 0 <= min(numbers, default=0) <= max(numbers, default=0) <= _MOST:
+        raise ValueError(f"stride {stride}, padding {padding} and dilation {dilation}, of 0 to {_MOST}")
     for added, *steps in zip(output_padding, stride, dilation, strict=True):
         if not 0 <= added < max(steps):
             raise ValueError(f"output_padding {output_padding} beside stride {stride} and dilation {dilation}")

@@ -24,3 +24,22 @@ def test_a_mutant_is_refused_with_a_path_or_keeps_its_word(number: int) -> None:
     assert all(path.startswith(("definition", "targets", "passes", "figures", "program", "header")) for path in named)
     assert len(named) > 50
     assert 0 < paths[None] < SEEDS / 2
+
+
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (4542, "a stride of 2⁶³ - 1"),
+        (83344, "the same of the other axis"),
+        (64114, "a negative padding"),
+        (183, "rows looked up by float64"),
+        (67213, "rows looked up by bool"),
+    ],
+)
+def test_what_only_tensors_would_have_refused_is_refused_beforehand(seed: int, what: str) -> None:
+    bodies = victims()
+
+    path = judge(mutate(bodies[seed % len(bodies)], Random(seed)))
+
+    assert path is not None, what
+    assert path.startswith("definition.nodes["), what
