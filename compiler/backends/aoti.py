@@ -10,6 +10,7 @@ Measured on torch 2.13, each a reason for a line below:
 - precompiled headers and probing the host's instruction sets cost 19 of 32 s and gain nothing for one compilation;
 - the number of threads is baked in unless ``cpp.dynamic_threads`` is set;
 - a dynamic dimension may be specialised without a word: a package is asked at both ends of every dimension at once;
+- the code keeps a reference to each tensor that it was ever bound to, so what is packed is packed in place;
 - the weights of convolutions are packed when constants are bound, and the package says by their names whether it was
   compiled for that.
 """
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 
 from compiler import dtypes
 from compiler.backends import instruction_sets, packed_convolutions, separate_biases
-from compiler.backends.packed_convolutions import Convolution
+from compiler.backends.packed_convolutions import Convolution, PackedWeights
 from compiler.backends.target import Target, torch_version
 from compiler.definition import Definition
 from compiler.dynamic import trace_sizes
@@ -160,24 +161,28 @@ class AotiBackend:
             ) from error
 
 
+class _Named(dict[str, Tensor]):
+    """Constants by the names that the code has for them; a class of its own, as nothing plain tells when it is gone."""
+
+
 class _AotiEngine:
     def __init__(self, loader: Any, definition: Definition) -> None:
         self._loader = loader
         packed = packed_convolutions.find(definition)
-        names = _constant_names(definition, packed)
-        self._packed = packed if set(loader.get_constant_fqns()) == set(names) else ()
-        self._names = names if self._packed else _constant_names(definition, ())
-        self._held: Mapping[str, Tensor] = {}
+        if set(loader.get_constant_fqns()) != set(_constant_names(definition, packed)):
+            packed = ()
+        self._names = _constant_names(definition, packed)
+        self._weights = PackedWeights(packed)
+        self._bound: _Named | None = None
 
-    def prepare(self, constants: Sequence[Tensor]) -> Mapping[str, Tensor]:
-        ready = list(constants)
-        for convolution in self._packed:
-            ready[convolution.constant] = convolution.pack(constants[convolution.constant])
-        return dict(zip(self._names, ready, strict=True))
+    def prepare(self, constants: Sequence[Tensor]) -> "_Named":
+        named = _Named()
+        named.update(zip(self._names, self._weights.pack(constants, owner=named), strict=True))
+        return named
 
-    def bind(self, prepared: Mapping[str, Tensor]) -> None:
+    def bind(self, prepared: "_Named") -> None:
         self._loader.load_constants(dict(prepared), use_inactive=False, check_full_update=True, user_managed=True)
-        self._held = prepared
+        self._bound = prepared
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return self._loader.run(list(inputs))  # type: ignore[no-any-return]

@@ -7,8 +7,10 @@ prepared, on the machine that serves. Inductor compiles these calls with the act
 The packed copy is derived: what is written to a weight is seen when the constants are prepared again.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -48,6 +50,32 @@ class Convolution:
             weight, self.padding, self.stride, self.dilation, self.groups, None
         )
         return packed
+
+
+class PackedWeights:
+    """Sets of packed weights, used again in place.
+
+    AOTInductor's code keeps a reference to every tensor that it was ever bound to (torch 2.13), so a new set for each
+    binding would never be freed.
+    """
+
+    def __init__(self, convolutions: Sequence[Convolution]) -> None:
+        self._convolutions = convolutions
+        self._free: list[list[Tensor]] = []
+
+    def pack(self, constants: Sequence[Tensor], *, owner: object) -> list[Tensor]:
+        """The constants with packed weights in their places, which are taken back when ``owner`` is gone."""
+        try:
+            used = self._free.pop()
+        except IndexError:
+            used = []
+        ready, packed = list(constants), []
+        for index, convolution in enumerate(self._convolutions):
+            weight = convolution.pack(constants[convolution.constant])
+            packed.append(used[index].copy_(weight) if used else weight)
+            ready[convolution.constant] = packed[-1]
+        finalize(owner, self._free.append, packed).atexit = False
+        return ready
 
 
 def find(definition: Definition) -> tuple[Convolution, ...]:

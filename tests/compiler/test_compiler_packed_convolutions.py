@@ -1,5 +1,7 @@
 """Weights of convolutions are packed when they are bound: the answers stay, and new ones arrive in the packed copy."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -102,3 +104,32 @@ def test_a_package_that_was_compiled_before_weights_were_packed_reads_them_as_th
 
     assert packed_convolutions.find(old.definition)
     torch.testing.assert_close(runner(data)[0], small(data), rtol=1e-4, atol=1e-5)
+
+
+def test_however_often_weights_are_exchanged_they_are_packed_into_the_same_memory(program: compiler.Program) -> None:
+    seen: set[int] = set()
+    first, second = (model(seed).state_dict() for seed in (1, 2))
+    runner = program.bind(first)
+    before = runner(images())[0]
+
+    for _ in range(4):
+        for tensors in (second, first):
+            program.rebind(tensors, runner)
+            bound: Any = runner.bound.derived
+            seen.update(torch.ops.mkldnn.data_ptr(each) for name, each in bound.items() if name.startswith("packed"))
+
+    assert len(seen) == 2 * len(packed_convolutions.find(program.definition))
+    assert torch.equal(runner(images())[0], before)
+
+
+def test_what_was_bound_before_is_not_packed_over_while_it_may_come_back(program: compiler.Program) -> None:
+    runner = program.bind(model(1).state_dict())
+    before, kept = runner(images())[0], runner.bound
+    memory = program.allocate()
+
+    for seed in (2, 3, 4):
+        program.evaluate(model(seed).state_dict(), memory)
+        runner.swap(memory)
+    runner.swap(kept)
+
+    assert torch.equal(runner(images())[0], before)
