@@ -1,6 +1,7 @@
 """Real servers for the tests, started once a session on loopback ports of their own."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,15 @@ import pytest
 
 # Triton reads it when it is imported, by whatever test comes first: kernels run in NumPy. `make gpu` says 0.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# A shell has its background jobs ignore it, and so do their children, among them commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_guard_stays() -> Iterator[None]:
+    """A test that arms the guard in this process would have all after it refused, as no audit hook can be removed."""
+    yield
+    sys.audit("pickle.find_class", "builtins", "len")
 
 
 def free_port() -> int:

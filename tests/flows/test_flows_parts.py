@@ -372,7 +372,7 @@ def test_a_summary_that_cannot_be_written_is_named_before_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TREERING_HOME", str(tmp_path))
-
+    monkeypatch.setattr(stack.guard, "arm", lambda *_: None)  # it would stay for all tests of this process
     (tmp_path / "file").touch()
 
     assert main(["demo", "--json", str(tmp_path / "file" / "summary.json")]) == 1
