@@ -10,7 +10,7 @@ JOBS ?= 2
 FUZZER := .treering/fuzz
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test gpu check lint types imports proto bench soak fuzz up down clean lock system-deps web
+.PHONY: help demo test slow gpu check lint types imports proto bench soak fuzz up down clean lock system-deps web
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,8 +40,11 @@ up: $(STAMP) system-deps  ## start the local stack
 down: $(STAMP)  ## stop the local stack
 	$(BIN)/python -m flows down
 
-test: $(STAMP) system-deps web  ## run every test (TESTS=tests/ckpt runs some, JOBS=4 more at once)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(TESTS)
+test: $(STAMP) system-deps web  ## run the tests (TESTS=tests/ckpt runs some, JOBS=4 more at once)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 -m "not slow" $(TESTS)
+
+slow: $(STAMP) system-deps web  ## run those that take minutes each: whole pipelines killed, side by side, on other servers
+	$(BIN)/python -m pytest --durations 15 -m slow $(TESTS)
 
 gpu: $(STAMP)  ## run the tests that need a CUDA device
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -n $(JOBS) -m gpu $(TESTS)

@@ -82,6 +82,7 @@ def test_every_pair_has_a_stage_and_names_stay() -> None:
         assert found[name] == {f"extra memory, {name}": ["ckpt.diff", "ckpt.apply"]}
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_every_side_that_is_installed(report: dict[str, Any]) -> None:
     planned = [
         (stage.name, comparison.name, [side.name for side in comparison.sides])
@@ -99,6 +100,7 @@ def test_a_quick_run_measures_every_side_that_is_installed(report: dict[str, Any
             assert side["skipped"] or side["time_ratio"] > 0
 
 
+@pytest.mark.slow
 def test_ratios_stand_for_ours_and_every_peer_and_ours_keeps_below_the_zero_order_bound(report: dict[str, Any]) -> None:
     (row,) = (one for one in report["comparisons"] if one["name"] == "synthetic-bf16-1%")
     figures = {side["name"]: side["figures"] for side in row["sides"] if not side["skipped"]}
@@ -109,6 +111,7 @@ def test_ratios_stand_for_ours_and_every_peer_and_ours_keeps_below_the_zero_orde
     assert 100 < figures["ckpt.diff"]["ratio_without_digests"]["max"] < bounds["zero_order_ratio"]["min"]
 
 
+@pytest.mark.slow
 def test_versions_of_peers_and_programs_are_written_down(report: dict[str, Any]) -> None:
     assert {*OPTIONAL, "bsdiff4", "program:zstd"} <= set(report["machine"]["libraries"])
     assert report["machine"]["libraries"]["program:zstd"]

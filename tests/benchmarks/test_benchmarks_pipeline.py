@@ -13,6 +13,9 @@ pytestmark = pytest.mark.integration
 STAGES = ["ingest", "train", "program", "checkpoint", "delta", "registry"]
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one quick run writes."""

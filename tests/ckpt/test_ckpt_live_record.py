@@ -174,6 +174,7 @@ def test_a_record_with_other_values_is_refused_by_the_digests(name: str, kept: t
         ckpt.staged(record, live)
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_point_leaves_what_the_record_mends() -> None:
     """30 processes, each killed somewhere within apply or undo over shared memory; see ``kill_live``."""
     done = subprocess.run(

@@ -40,7 +40,9 @@ print(peak_bytes() - before)
 """
 
 
-@pytest.mark.parametrize("call", ["save", "crc32", "sha256"])
+@pytest.mark.parametrize(
+    "call", ["save", *(pytest.param(verify, marks=pytest.mark.slow) for verify in ("crc32", "sha256"))]
+)
 def test_a_state_eight_times_as_large_takes_no_more_memory_beside_it(call: str, tmp_path: Path) -> None:
     grown_mib = []
     for size_mib in SIZES_MIB:
@@ -87,7 +89,9 @@ print(peak_bytes() - before)
 """
 
 
-@pytest.mark.parametrize("call", ["diff", "apply", "invert"])
+@pytest.mark.parametrize(
+    "call", ["apply", *(pytest.param(call, marks=pytest.mark.slow) for call in ("diff", "invert"))]
+)
 def test_a_delta_four_times_as_large_takes_no_more_memory(call: str, tmp_path: Path) -> None:
     grown_mib = []
     for size_mib in (64, 256):
@@ -128,6 +132,7 @@ print(peak_bytes() - before - patch.size_bytes)
 """
 
 
+@pytest.mark.slow
 def test_staging_takes_some_frames_beside_what_is_kept_however_large_the_memory(tmp_path: Path) -> None:
     grown_mib = []
     for size_mib in (64, 256):

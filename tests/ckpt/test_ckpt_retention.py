@@ -171,6 +171,7 @@ ckpt.keep(sys.argv[1], newest=1)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_whole_checkpoints_and_the_next_call_ends_the_work(tmp_path: Path) -> None:
     codes = []
 

@@ -235,6 +235,7 @@ def test_a_cpu_without_the_instruction_set_is_refused(
         aoti_program.load_runner(aoti_program.allocate())
 
 
+@pytest.mark.slow
 def test_a_graph_that_was_built_before_is_built_for_another_machine_alone(
     aoti_program: compiler.Program,
     residual_net: Callable[..., nn.Module],

@@ -91,6 +91,7 @@ def test_new_weights_arrive_in_what_was_packed_and_old_ones_come_back_bit_for_bi
     assert torch.equal(runner(images())[0], before)
 
 
+@pytest.mark.slow
 def test_a_package_that_was_compiled_before_weights_were_packed_reads_them_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

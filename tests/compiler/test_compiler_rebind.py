@@ -121,7 +121,7 @@ def test_a_formula_that_doubles_itself_is_computed_step_by_step(monkeypatch: pyt
     assert torch.equal(out, torch.full((4, 2), 2.0**60))
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=needs_aoti)])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=[needs_aoti, pytest.mark.slow])])
 def test_a_then_b_then_a_gives_the_answers_bit_for_bit(
     request: pytest.FixtureRequest, residual_net: Callable[..., nn.Module], images: Tensor, backend: str
 ) -> None:

@@ -116,6 +116,7 @@ def test_what_stays(address: str, port: int) -> None:
 
 
 @can_trace
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not works("unshare", "-n", "ip", "link"), reason="a network namespace needs root, and iproute2")

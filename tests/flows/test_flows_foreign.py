@@ -22,6 +22,7 @@ from tests.flows.foreign import PASSWORD, USER, Foreign, Program, foreign_server
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 why_not = may_run()
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.integration,
     pytest.mark.timeout(900),
     pytest.mark.skipif(why_not is not None, reason=str(why_not)),

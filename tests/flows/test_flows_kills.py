@@ -10,7 +10,7 @@ import pytest
 
 from tests.flows.killing import MODEL, VICTIMS, Blow, Run, Stack, last_word
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(900)]
 
 SURVIVED = (
     Blow("train", "mlflow"),

@@ -29,7 +29,7 @@ from serving.client import Client
 OWN = Path(__file__).resolve().parent / "own"  # recipes of one's own
 REPOSITORY = OWN.parent.parent.parent
 MODELS = {"wine": ("recipes.wine", "true"), "texts": ("texts", "false")}  # recipe, and whether with a drill
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)

@@ -220,6 +220,7 @@ def test_two_processes_share_one_cache(server: Server, tmp_path: Path) -> None:
     assert [entry.name for entry in (cache / "work").iterdir()] == ["lock"]
 
 
+@pytest.mark.slow
 def test_two_publishers_of_one_name_get_a_version_each(server: Server, tmp_path: Path) -> None:
     registry.publish(save(tmp_path, 1), name="crowd", server=server)
 

@@ -126,6 +126,7 @@ def test_the_life_of_a_fleet(fleet: RunningFleet, shop: Any, under_load: Any) ->
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_program_exchanged_with_its_manifest_runs_on_no_worker(
     fleet: RunningFleet, shop: Any, exchange: Callable[[Path], str]
 ) -> None:

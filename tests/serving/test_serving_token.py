@@ -64,6 +64,7 @@ def test_a_file_that_holds_no_secret_is_refused(name: str, tmp_path: Path) -> No
     assert token not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_token_is_rotated_while_the_fleet_runs_and_nobody_is_refused(
     shop: Any, launch: Callable[..., Any], tmp_path: Path

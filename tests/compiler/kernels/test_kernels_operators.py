@@ -83,7 +83,7 @@ class Block(nn.Module):
         return ops.softmax(y + total, None, scale=0.5)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aoti"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=pytest.mark.slow)])
 def test_a_program_holds_fused_operators_with_their_configuration(tmp_path: Path, backend: str) -> None:
     kernels.register()
     model, x = Block().eval(), torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
