@@ -25,7 +25,6 @@ WIDE = 1_536
 HEADS = 12
 LAYERS = 6
 EPSILON = 1e-12  # of layer norms, in squared units
-LOWEST = float(torch.finfo(torch.float32).min)  # added to scores; finite, so that a row of padding alone is no NaN
 
 # this module's name → the package's
 _EMBEDDINGS = {
@@ -101,12 +100,13 @@ class MiniLM(nn.Module):
         """Embeddings, shape (R, H)."""
         x_RTH = self.embeddings(tokens)
         padding_RT = tokens == PADDING
-        bias_R11T = padding_RT[:, None, None, :].to(x_RTH.dtype) * LOWEST
+        # Half of the lowest of its type: finite with a score added, so that a row of padding alone is no NaN.
+        bias_R11T = padding_RT[:, None, None, :].to(x_RTH.dtype) * (torch.finfo(x_RTH.dtype).min / 2)
         for layer in self.layers:
             x_RTH = layer(x_RTH, bias_R11T)
         kept_RT1 = torch.logical_not(padding_RT)[:, :, None].to(x_RTH.dtype)
         mean_RH = (x_RTH * kept_RT1).sum(1) / kept_RT1.sum(1).clamp(min=1)
-        return functional.normalize(mean_RH, dim=1)
+        return functional.normalize(mean_RH, dim=1, eps=max(EPSILON, torch.finfo(mean_RH.dtype).tiny))
 
 
 def published() -> MiniLM:

@@ -86,6 +86,18 @@ def test_a_row_of_padding_alone_is_finite_and_moves_no_other(model: nn.Module) -
     assert torch.equal(both[0], alone[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_it_is_finite_in_narrow_types_too(dtype: torch.dtype) -> None:
+    encoder = bert.published().to(dtype)
+    tokens = torch.tensor([[101, 2023, 102, bert.PADDING], [bert.PADDING] * 4])
+
+    with torch.no_grad():
+        found = encoder(tokens)
+
+    assert torch.isfinite(found).all()
+    assert torch.nn.functional.cosine_similarity(found[:1].float(), bert.published()(tokens[:1])) > 0.99
+
+
 def test_texts_that_are_too_short_or_too_long_are_rejected_and_counted(data: ingest.Dataset) -> None:
     lengths = [json.loads(line) for line in (Path(data.folder) / "rejects.jsonl").read_text().splitlines()]
 
