@@ -48,6 +48,7 @@ from compiler.errors import (
     TrainingModeError,
     UnknownBackendError,
     UnsupportedOperatorError,
+    UnverifiableError,
     VerificationError,
     WeightsError,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "TrainingModeError",
     "UnknownBackendError",
     "UnsupportedOperatorError",
+    "UnverifiableError",
     "VerificationError",
     "WeightsError",
     "compile",

@@ -7,6 +7,7 @@
     │   │   ├── MutationError             the forward pass writes to its own state
     │   │   ├── ControlFlowError          which operators run depends on values
     │   │   └── UnsupportedOperatorError  an operator stands outside the table
+    │   ├── UnverifiableError             the model does not run in float64, which programs are compared with
     │   ├── DynamicShapeError             dynamic= does not fit the example inputs
     │   ├── TensorMismatchError           a tensor has another shape, dtype, stride or device than stated
     │   ├── MissingTensorError            a mapping lacks a tensor that is read
@@ -183,6 +184,18 @@ class BuildError(BackendError):
     def __init__(self, *, backend: str, reason: str) -> None:
         super().__init__(f"backend {backend!r} could not build the program: {reason}. backend='eager' needs no build.")
         self.backend = backend
+        self.reason = reason
+
+
+class UnverifiableError(CallError):
+    """The model does not run in float64, so there is nothing to compare its program with."""
+
+    def __init__(self, *, model: str, reason: str) -> None:
+        super().__init__(
+            f"{model} does not run in float64, which its program would be compared with: {reason}. Let its code make "
+            "tensors in the type of what it is given (x.new_ones, dtype=x.dtype)."
+        )
+        self.model = model
         self.reason = reason
 
 

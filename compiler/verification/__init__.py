@@ -4,7 +4,8 @@
 
 ``error`` is the largest absolute difference from the model run in float64; ``eager`` is the model as it is. The bound
 is free of scale and of element type: it forgives a different order of sums and catches a wrong fold. Its second term is
-for inputs on which eager happens to be almost exact: with 8 · ε there, a right program came to 84 % of the bound.
+for inputs on which eager happens to be almost exact: with 8 · ε there, a right program came to 84 % of the bound. Where
+both the model and its reference are NaN, or infinite with one sign, the program has to be so, too.
 
 It is checked at several sizes of every dynamic dimension, on inputs that provoke mistakes, on every backend the program
 can run on, and again with a second checkpoint in which every weight is changed, fed through the formulas: a constant
@@ -94,12 +95,20 @@ def _worst(found: Sequence[Tensor], eager: Sequence[Tensor], reference: Sequence
 def _measure(found: Tensor, eager: Tensor, reference: Tensor) -> tuple[float, float, float]:
     if found.shape != reference.shape or found.dtype != eager.dtype:
         return float("inf"), 0.0, 0.0
-    finite = torch.isfinite(eager) & torch.isfinite(reference)  # where the model itself overflows nothing is judged
+    if not _is_unbounded_alike(found, eager.double(), reference.double()):
+        return float("inf"), 0.0, 0.0
+    finite = torch.isfinite(eager) & torch.isfinite(reference)  # where only one of both overflows nothing is judged
     scale = _largest(reference[finite].double().abs())
     eager_error = _largest((eager.double() - reference.double())[finite].abs())
     error = _largest((found.double() - reference.double())[finite].abs())
     epsilon = torch.finfo(eager.dtype).eps if eager.is_floating_point() else 0.0
     return error, eager_error, FACTOR * eager_error + min(EPSILONS * epsilon, SLACK) * scale
+
+
+def _is_unbounded_alike(found: Tensor, eager: Tensor, reference: Tensor) -> bool:
+    """Whether it is NaN, or infinite, wherever both others agree that it should."""
+    agreed = ~torch.isfinite(eager) & torch.isclose(eager, reference, rtol=0.0, atol=0.0, equal_nan=True)
+    return torch.allclose(found.double()[agreed], eager[agreed], rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def _largest(values: Tensor) -> float:

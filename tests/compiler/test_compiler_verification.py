@@ -13,7 +13,7 @@ from compiler.definition import Definition
 from compiler.formula import Formula
 from compiler.runner import Runner
 from compiler.specs import Dim
-from compiler.verification import verify
+from compiler.verification import _measure, verify
 from compiler.verification.inputs import KINDS, sizes_to_try
 from compiler.verification.perturbation import perturb
 from compiler.verification.reference import reference_of
@@ -182,6 +182,67 @@ def test_the_reference_stays_in_float64_where_the_model_says_float() -> None:
 
     assert found.dtype == torch.float64
     torch.testing.assert_close(found, weights @ x.double(), rtol=1e-12, atol=1e-12)
+
+
+class Halved(nn.Module):
+    """Makes its mask in torch's default type, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: Tensor = self.conv(torch.ones(1, 1, 9) * 0.1)
+        return self.conv(x) * kept
+
+
+def test_what_the_code_makes_in_the_default_type_is_widened_with_its_rounding() -> None:
+    model = Halved().eval()
+    exact = nn.Conv1d(1, 2, 3).double()
+    exact.load_state_dict(model.conv.state_dict())
+    x = torch.randn(2, 1, 9)
+
+    (found,) = reference_of(model)([x])
+
+    with torch.no_grad():
+        expected = exact(x.double()) * exact(torch.ones(1, 1, 9).double() * 0.1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert compiler.compile(model, (x,), backend="eager").report.figures
+
+
+def test_a_model_that_runs_in_one_type_only_is_refused_with_the_reason() -> None:
+    class Stubborn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            torch._check(x.dtype == torch.float32, lambda: "only float32 is welcome")
+            return x * self.weight
+
+    with pytest.raises(
+        compiler.UnverifiableError, match=r"Stubborn does not run in float64, .*only float32 is welcome"
+    ):
+        compiler.compile(Stubborn().eval(), (torch.ones(2, 3),), backend="eager")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("answer", [0.0, 1.0, math.nan, math.inf, -math.inf])
+def test_a_program_is_nan_or_infinite_where_its_model_is(value: float, answer: float) -> None:
+    found, model = torch.tensor([1.0, answer]), torch.tensor([1.0, value])
+
+    error, _, bound = _measure(found, model, model.double())
+
+    assert (error <= bound) == (answer == value or (math.isnan(answer) and math.isnan(value)))
+
+
+def test_what_overflows_in_the_models_type_alone_is_not_judged() -> None:
+    found, model = torch.tensor([1.0, 5.0]), torch.tensor([1.0, math.inf])
+    exact = torch.tensor([1.0, 1e39], dtype=torch.float64)
+
+    error, _, bound = _measure(found, model, exact)
+
+    assert error <= bound
 
 
 def test_a_view_that_holds_for_some_strides_only_is_compiled_as_a_reshape() -> None:
