@@ -7,8 +7,7 @@ go: every tensor to be read and every constant to be written is checked before t
 Left to the caller: to keep a buffer alive as long as its views, and not to fill an arena that is being read.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -110,7 +109,8 @@ def fill(
         for constant in chosen
     }
     with torch.no_grad():
-        evaluation.run([piece for constant in chosen for piece in _pieces(constant, leaves, here[constant.name])])
+        for constant in chosen:
+            evaluation.evaluate_into(here[constant.name], constant.formula, leaves)
         for name, computed in here.items():
             if computed is not out[name]:
                 out[name].copy_(computed)
@@ -169,15 +169,3 @@ def _as_bytes(buffer: Buffer, needed: int) -> Tensor:
         if view.nbytes < needed:
             raise BufferMismatchError(quality="size", found=f"{view.nbytes} bytes", expected=f"at least {needed} bytes")
     return torch.frombuffer(buffer, dtype=torch.uint8, count=needed)
-
-
-def _pieces(
-    constant: ConstantSpec, leaves: Mapping[tuple[str, str], Tensor], out: Tensor
-) -> Iterable[evaluation.Piece]:
-    if not constant.formula.is_identity:
-        return evaluation.pieces(out, constant.formula, leaves)
-    leaf = constant.formula.steps[0]
-    value = leaves[leaf.operation, leaf.name]
-    if out.numel() <= evaluation.BLOCK_ELEMENTS:
-        return [partial(out.copy_, value)]
-    return [partial(out[start:stop].copy_, value[start:stop]) for start, stop in evaluation.blocks(out)]

@@ -7,9 +7,7 @@ block can be cut from (a scale that is broadcast, rows under another shape) is c
 Only operations that work element by element are cut, so the blocks hold the bits of ``formula.compute``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
@@ -17,10 +15,9 @@ from torch import Tensor
 
 from compiler.formula import LEAVES, Formula, Step, apply_step, compute
 
-# What torch does in one thread at most (its grain): threads share blocks and not operators, in each of which they would
-# wait for one another. In float64 a block is 256 KiB: a few fit the second level cache of a core.
+# In float64 a block is 256 KiB: a few fit the second level cache of a core. It is what torch does in one thread at most
+# (its grain): threads would wait for one another longer than operators as short as these take.
 BLOCK_ELEMENTS: Final = 1 << 15
-_PIECES_FOR_A_THREAD: Final = 16  # fewer are done before a thread has begun
 
 _ELEMENT_BY_ELEMENT: Final = frozenset(
     {"add", "subtract", "multiply", "divide", "negate", "rsqrt", "sqrt", "exp", "offset", "scale"}
@@ -28,7 +25,6 @@ _ELEMENT_BY_ELEMENT: Final = frozenset(
 
 Leaves = Mapping[tuple[str, str], Tensor]
 Shape = tuple[int, ...] | None
-Piece = Callable[[], object]
 
 
 def evaluate_into(out: Tensor, formula: Formula, leaves: Leaves) -> None:
@@ -39,46 +35,15 @@ def evaluate_into(out: Tensor, formula: Formula, leaves: Leaves) -> None:
         formula: With every step's operands before it.
         leaves: (``"tensor"`` or ``"literal"``, name) → tensor.
     """
-    for piece in pieces(out, formula, leaves):
-        piece()
-
-
-def pieces(out: Tensor, formula: Formula, leaves: Leaves) -> Iterator[Piece]:
-    """The work of ``evaluate_into`` in parts that may run in any order and side by side."""
     steps = formula.steps
     cut = _cut(steps, _shapes(steps, leaves)) if out.numel() > BLOCK_ELEMENTS else []
     if not cut:
-        yield lambda: out.copy_(compute(formula, leaves))
+        out.copy_(compute(formula, leaves))
         return
     whole = _whole(steps, cut, leaves)
-    for start, stop in blocks(out):
-        yield partial(_write_rows, out, steps, cut, whole, leaves, start, stop)
-
-
-def blocks(out: Tensor) -> Iterator[tuple[int, int]]:
-    """Runs of rows (axis 0, of which there is one at least) of ``BLOCK_ELEMENTS`` or less, or of one row."""
-    size = max(1, BLOCK_ELEMENTS * out.shape[0] // max(out.numel(), 1))
+    size = max(1, BLOCK_ELEMENTS * out.shape[0] // out.numel())
     for start in range(0, out.shape[0], size):
-        yield start, min(start + size, out.shape[0])
-
-
-def run(work: Sequence[Piece]) -> None:
-    """All pieces, by as many threads as torch uses in this process."""
-    threads = min(torch.get_num_threads(), len(work) // _PIECES_FOR_A_THREAD)
-    if threads < 2:
-        for piece in work:
-            piece()
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="formulas") as pool:
-        shares = [pool.submit(_run_share, work[first::threads]) for first in range(threads)]
-        for share in shares:
-            share.result()
-
-
-def _run_share(work: Sequence[Piece]) -> None:
-    with torch.no_grad():  # a property of a thread
-        for piece in work:
-            piece()
+        _write_rows(out, steps, cut, whole, leaves, start, start + size)
 
 
 def _write_rows(

@@ -68,7 +68,7 @@ def compile(
     captured = _drawn(graph)
     tell("fold", 0.1)
     graph, passes = run_passes(graph, device=GPU if GPU in targets else "cpu")
-    definition = lower(graph)
+    definition = find_backend(backend).arrange(lower(graph))
     validate(definition)
     tell("build", 0.2)
     report = Report(passes=passes, figures=(), captured=captured)

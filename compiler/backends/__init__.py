@@ -46,6 +46,10 @@ class Backend(Protocol):
         """Raise ``BackendRefusedError`` when this machine cannot build the definition for the requirement."""
         ...
 
+    def arrange(self, definition: Definition) -> Definition:
+        """The same with the layout of constants from which this backend prepares them soonest."""
+        ...
+
     def build_key(self, *, requirement: str) -> str:
         """Everything beside the definition that decides what ``build`` makes: flags and versions."""
         ...

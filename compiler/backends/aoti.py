@@ -108,6 +108,10 @@ class AotiBackend:
                 next_step="Install g++, name one in CXX, or use backend='eager'.",
             )
 
+    def arrange(self, definition: Definition) -> Definition:
+        """Weights that are packed lie row-major."""
+        return packed_convolutions.arrange(definition)
+
     def build_key(self, *, requirement: str) -> str:
         """Options, what is compiled in place of operators, and the versions of torch and of the C++ compiler."""
         said = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False).stdout

@@ -60,6 +60,10 @@ class EagerBackend:
     def refuse(self, definition: Definition, *, requirement: str) -> None:
         """Every valid definition can be interpreted."""
 
+    def arrange(self, definition: Definition) -> Definition:
+        """As it is."""
+        return definition
+
     def build_key(self, *, requirement: str) -> str:
         """Nothing is built."""
         return ""

@@ -51,6 +51,10 @@ class OnnxBackend:
                     next_step="Compile a float32 or float16 model, or use another backend.",
                 )
 
+    def arrange(self, definition: Definition) -> Definition:
+        """As it is."""
+        return definition
+
     def build_key(self, *, requirement: str) -> str:
         """Versions of torch and of what writes the graph."""
         return " ".join([f"torch {torch.__version__}", *(f"{name} {_version(name)}" for name in _NEEDS)])

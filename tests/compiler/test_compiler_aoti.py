@@ -46,7 +46,13 @@ def test_both_backends_were_verified_with_both_checkpoints(aoti_program: compile
 
 
 def test_the_graph_is_the_eager_one(aoti_program: compiler.Program, eager_program: compiler.Program) -> None:
-    assert aoti_program.digest == eager_program.digest
+    """But for the layout of weights that are packed."""
+    with_eager_layout = tuple(
+        replace(constant, strides=eager.strides)
+        for constant, eager in zip(aoti_program.constants, eager_program.constants, strict=True)
+    )
+
+    assert replace(aoti_program.definition, constants=with_eager_layout) == eager_program.definition
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 16])

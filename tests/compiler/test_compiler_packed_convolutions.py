@@ -69,6 +69,18 @@ def test_those_are_packed_whose_answer_has_one_layout_and_whose_weight_has_one_r
     }
 
 
+def test_those_lie_row_major_and_others_channels_last(program: compiler.Program) -> None:
+    packed = {entry.constant for entry in packed_convolutions.find(program.definition)}
+    weights = [(index in packed, program.allocate()[entry.name]) for index, entry in enumerate(program.constants)]
+
+    assert all(tensor.is_contiguous() for is_packed, tensor in weights if is_packed)
+    assert all(
+        tensor.is_contiguous(memory_format=torch.channels_last)
+        for is_packed, tensor in weights
+        if tensor.dim() == 4 and not is_packed
+    )
+
+
 @pytest.mark.parametrize("rows", [1, 2, 7, 16])
 def test_every_kind_answers_as_the_model_does(program: compiler.Program, rows: int) -> None:
     runner = program.bind(model(1).state_dict())

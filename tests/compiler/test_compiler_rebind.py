@@ -194,27 +194,3 @@ def test_tied_and_transposed_weights_come_back_bit_for_bit(randomised: Callable[
 
     torch.testing.assert_close(between, second(ids), rtol=1e-5, atol=1e-6)
     assert torch.equal(runner(ids)[0], before)
-
-
-def test_threads_that_share_the_blocks_give_the_same_bits(
-    eager_program: compiler.Program, residual_net: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone, shared = eager_program.allocate(), eager_program.allocate()
-    tensors = residual_net(1).state_dict()
-    monkeypatch.setattr(evaluation, "BLOCK_ELEMENTS", 16)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    eager_program.evaluate(tensors, alone)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    eager_program.evaluate(tensors, shared)
-
-    assert all(torch.equal(alone[name], shared[name]) for name in alone)
-
-
-def test_what_a_thread_meets_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError("a piece")
-
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-
-    with pytest.raises(ZeroDivisionError, match="a piece"):
-        evaluation.run([*[lambda: None] * 40, fail])
