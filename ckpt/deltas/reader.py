@@ -116,6 +116,7 @@ def _source(
         size_bytes=chunks.size_bytes,
         blocks=lambda: _blocks(operation.frames, missing, base, decoded, found),
         begin=lambda: decoded.begin(missing, base),
+        lasting=True,
         found=lambda left: _source(operation, chunks, base, decoded, left),
     )
 
@@ -149,9 +150,7 @@ def _blocks(
             to_come.popleft()
             yield memoryview(decoded.take(frame, base, then=to_come))
         else:
-            block = found.left[frame.offset : reached]
-            yield block
-            forget(block)
+            yield found.left[frame.offset : reached]
     yield from _plain(base, reached, found.chunks.size_bytes, found)
 
 
@@ -159,10 +158,7 @@ def _plain(base: memoryview, start: int, end: int, found: _Found) -> Iterator[me
     for offset in range(start, end, BLOCK_BYTES):
         last = min(offset + BLOCK_BYTES, end)
         block = found.part(offset, last)
-        if block is None:
-            block = base[offset:last]
-        yield block
-        forget(block)
+        yield base[offset:last] if block is None else block
 
 
 class _Ahead:

@@ -6,12 +6,13 @@ and the closing fsync finds little left to do.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
 from typing import BinaryIO
 
+from ckpt.disk.folder import forget
 from ckpt.format.digests import CHUNK_BYTES, Chunks, both, chunks_of, split
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -32,6 +33,7 @@ class Hasher:
         self._total, self._done, self._progress = total, 0, progress
         self._tasks: SimpleQueue[tuple[Future[_Pair], memoryview] | None] = SimpleQueue()
         self._threads: list[Thread] = []
+        self._behind = Poured(lasting=False)  # whose last block may be hashed still
 
     def __enter__(self) -> "Hasher":
         return self
@@ -42,28 +44,30 @@ class Hasher:
         for thread in self._threads:
             thread.join()
 
-    def pour(self, blocks: Iterator[memoryview], file: BinaryIO, *, there: object = None) -> Chunks:
-        """Write every block to ``file``; return the digests of the whole run.
+    def pour(
+        self, blocks: Iterator[memoryview], file: BinaryIO, *, there: object = None, lasting: bool = False
+    ) -> "Poured":
+        """Write every block to ``file``; what is returned tells the digests of the whole run.
 
-        Blocks that are views of ``there`` are the file's own bytes in their place.
+        Blocks that are views of ``there`` are the file's own bytes in their place. With ``lasting`` they stay as they
+        are when others are asked for: one is hashed while the next is made, be it of the next run, and the pages of
+        mapped files under it are let go of thereafter.
         """
-        pairs: list[_Pair] = []
-        size = 0
+        poured = Poured(lasting=lasting)
         for block in blocks:
-            assert size % CHUNK_BYTES == 0, "only the last block may end inside a chunk"
-            if len(block) <= CHUNK_BYTES:  # handing one chunk to a thread costs more than it saves
-                pairs.append(both(block))
-                _put(block, file, there)
-            else:
-                pending = [self._submit(chunk) for chunk in split(block)]
-                _put(block, file, there)
+            assert poured.size_bytes % CHUNK_BYTES == 0, "only the last block may end inside a chunk"
+            is_large = len(block) > CHUNK_BYTES  # handing one chunk to a thread costs more than it saves
+            pending = [self._submit(chunk) for chunk in split(block)] if is_large else []
+            _put(block, file, there)
+            if is_large:
                 _start_writing(file, len(block))
-                pairs.extend(future.result() for future in pending)
-            size += len(block)
+            self._behind.settle()
+            self._behind = poured
+            poured.add(block, pending)
             self._done += len(block)
             if self._progress is not None:
                 self._progress(min(self._done, self._total), self._total)
-        return chunks_of(pairs, size_bytes=size)
+        return poured
 
     def _submit(self, chunk: memoryview) -> Future[_Pair]:
         if not self._threads:  # not before: a small checkpoint needs none
@@ -81,6 +85,37 @@ class Hasher:
                 future.set_result(both(chunk))
             except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the digests
                 future.set_exception(error)
+
+
+class Poured:
+    """Blocks that were written, of which the last one may be hashed still."""
+
+    def __init__(self, *, lasting: bool) -> None:
+        self.size_bytes = 0
+        self._lasting, self._pairs = lasting, list[_Pair]()
+        self._pending: Sequence[Future[_Pair]] = ()
+        self._block = memoryview(b"")
+
+    def add(self, block: memoryview, pending: Sequence[Future[_Pair]]) -> None:
+        """Take the next block, when those before it are settled; one without pending digests is hashed here."""
+        self.size_bytes += len(block)
+        if not pending:
+            self._pairs.append(both(block))
+        self._block, self._pending = block, pending
+        if not self._lasting:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the digests of the last block."""
+        self._pairs.extend(future.result() for future in self._pending)
+        if self._lasting:
+            forget(self._block)
+        self._block, self._pending = memoryview(b""), ()
+
+    def chunks(self) -> Chunks:
+        """The digests of all blocks."""
+        self.settle()
+        return chunks_of(self._pairs, size_bytes=self.size_bytes)
 
 
 def _put(block: memoryview, file: BinaryIO, there: object) -> None:

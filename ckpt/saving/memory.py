@@ -35,6 +35,8 @@ class Source:
     ``flat`` gives them, if there are any, as one tensor of bytes on its device, without a copy, where they lie so;
     ``memory`` the memory that they are taken from, also where they lie in it in another order or with gaps.
     ``begin`` is called some time before ``blocks``, where bytes have to be made first and other threads can make them.
+    ``lasting`` blocks stay as they are when others are asked for; where they lie in mapped files, nobody wrote to
+    those, and the writer lets go of their pages.
     ``found`` takes what a killed writer left in their place, which may be anything and shorter, and gives a source that
     hands out parts of that where they are right.
     """
@@ -44,6 +46,7 @@ class Source:
     flat: Callable[[], Tensor] | None = None
     memory: Callable[[], Tensor] | None = None
     begin: Callable[[], None] | None = None
+    lasting: bool = False
     found: "Callable[[memoryview], Source] | None" = None
 
 

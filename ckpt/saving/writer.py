@@ -19,7 +19,7 @@ import torch
 
 from ckpt.collector import without_collection
 from ckpt.disk.commit import keep_only, make_folder, staged, write_file
-from ckpt.disk.hashing import Hasher, Progress
+from ckpt.disk.hashing import Hasher, Poured, Progress
 from ckpt.errors import CheckpointError, CorruptFileError, DestinationError, FormatError, UnsupportedStateError
 from ckpt.format.digests import Chunks, sha256
 from ckpt.format.manifest import Attachment, FileRecord, Manifest, Placement
@@ -302,28 +302,29 @@ def write_shard(
         taken_up: The folder is a killed writer's, whose file may be there.
     """
     temporary = folder / _working_name(shard, number)
-    written: list[Chunks] = []
+    written: list[Poured] = []
     with durable(temporary, taken_up=taken_up) as file:
         left = _left_in(file) if taken_up else _NOTHING
         file.write(shard.header)
         known = (_knowing(source, left[offset:]) for source, offset in zip(sources, shard.offsets, strict=True))
         for index, source in zip(shard.storages, _begun(known), strict=True):
-            chunks = hasher.pour(source.blocks(), file, there=left.obj)
-            if chunks.size_bytes != source.size_bytes:
+            poured = hasher.pour(source.blocks(), file, there=left.obj, lasting=source.lasting)
+            if poured.size_bytes != source.size_bytes:
                 raise CorruptFileError(
                     folder=folder,
                     file=temporary.name,
                     what=f"the bytes of storage {index}",
-                    found=str(chunks.size_bytes),
+                    found=str(poured.size_bytes),
                     expected=str(source.size_bytes),
                 )
-            written.append(chunks)
+            written.append(poured)
+        chunks = [poured.chunks() for poured in written]
         size = file.tell()
-    name = _file_name(shard, number, written)
+    name = _file_name(shard, number, chunks)
     os.rename(temporary, folder / name)
     header = shard.header
     record = FileRecord(name=name, size_bytes=size, header_bytes=len(header), header_sha256=sha256(header))
-    return record, written
+    return record, chunks
 
 
 def _begun(sources: Iterable[Source]) -> Iterator[Source]:
@@ -372,12 +373,14 @@ def _write_index(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def write_attachments(folder: Path, attachments: Mapping[str, Blocks], hasher: Hasher) -> tuple[Attachment, ...]:
+    """Write files below ``folder``, in the order of their paths; their blocks are lasting, as a ``Source`` says it."""
     written = []
     for name in sorted(attachments, key=lambda name: name.encode("utf-8")):
         target = folder / name
         make_folder(target.parent)
         with durable(target) as file:
-            written.append(Attachment(path=name, chunks=hasher.pour(attachments[name](), file)))
+            poured = hasher.pour(attachments[name](), file, lasting=True)
+            written.append(Attachment(path=name, chunks=poured.chunks()))
     return tuple(written)
 
 
