@@ -1,10 +1,13 @@
 """Make one delta of many, without a checkpoint being written in between.
 
 With the base it is the delta of both ends, as :func:`ckpt.diff` makes it: the last target is made in memory, frame by
-frame, and proved. Without it frames are composed as far as they tell by themselves.
+frame, and proved. Without it frames are composed as far as they tell by themselves. Deltas on the way lie beside the
+outcome until it is there; what a killed ``squash`` of the same made of them is gone on with.
 """
 
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +18,12 @@ from ckpt.deltas.delta import Delta, Operation
 from ckpt.deltas.made import Made
 from ckpt.deltas.patches import Patches, patches_in
 from ckpt.deltas.sides import Side
-from ckpt.deltas.writer import check_codecs, put_delta, write_between
-from ckpt.disk.commit import refuse_destination, scratch
+from ckpt.deltas.writer import check_codecs, encoders, put_delta, write_between
+from ckpt.disk.commit import refuse_destination, remove_entry, scratch
 from ckpt.disk.folder import reading
 from ckpt.disk.hashing import Progress
-from ckpt.errors import WrongBaseError
+from ckpt.errors import CheckpointError, WrongBaseError
+from ckpt.format.digests import sha256
 from ckpt.format.names import DELTA_NAME
 from ckpt.reading.payload import Payload, open_payload
 from ckpt.signatures.keys import PrivateKey
@@ -83,22 +87,48 @@ def squash(
     for patches in chain:
         patches.prove()  # also the frames that others overwrite, which are not decoded
     steps = -(-(len(chain) - 1) // (AT_ONCE - 1)) or 1
-    with scratch(out) as folder:
+    with scratch(out, work=_work(chain, before, codecs)) as folder:
         for step in range(1, steps):
-            made = folder / f"{step}"
-            _squash(chain[:AT_ONCE], made, folder / f"{step}-ends", before, codecs, None, _part(progress, step, steps))
-            chain = [reading(made, partial(patches_in, trust=None), expected=DELTA_NAME), *chain[AT_ONCE:]]
-        return _squash(chain, out, folder / "ends", before, codecs, sign, _part(progress, steps, steps))
+            first, told = chain[:AT_ONCE], _part(progress, step, steps)
+            write = partial(_squash, first, between=folder / f"{step}-ends", base=before, codecs=codecs, progress=told)
+            chain = [_kept(folder / f"{step}", write), *chain[AT_ONCE:]]
+        told = _part(progress, steps, steps)
+        return _squash(chain, out, between=folder / "ends", base=before, codecs=codecs, progress=told, sign=sign)
+
+
+def _work(chain: Sequence[Patches], base: Payload | None, codecs: Collection[str]) -> str:
+    parts = [*(patches.delta.digest for patches in chain), "" if base is None else base.manifest.seal]
+    return f"squash {sha256(' '.join(parts).encode()).hex()} {encoders(codecs)}"
+
+
+def _kept(place: Path, write: Callable[[Path], Delta]) -> Patches:
+    """A delta on the way, under a name that tells its digest; one that a killed ``squash`` left is taken if proved."""
+    read = partial(reading, read=partial(patches_in, trust=None), expected=DELTA_NAME)
+    for left in place.parent.glob(f"{place.name}={'[0-9a-f]' * 64}"):
+        with suppress(CheckpointError):
+            patches = read(left)
+            patches.prove()
+            if left == _named(place, patches.delta):
+                return patches
+        remove_entry(left)
+    if os.path.lexists(place):
+        remove_entry(place)
+    return read(place.rename(_named(place, write(place))))
+
+
+def _named(place: Path, delta: Delta) -> Path:
+    return place.with_name(f"{place.name}={delta.digest.removeprefix('sha256:')}")
 
 
 def _squash(
     chain: Sequence[Patches],
     out: Path | str,
+    *,
     between: Path,
     base: Payload | None,
     codecs: Collection[str],
-    sign: Signer | PrivateKey | None,
     progress: Progress | None,
+    sign: Signer | PrivateKey | None = None,
 ) -> Delta:
     last = chain[-1]
     if base is None:
@@ -111,8 +141,8 @@ def _squash(
     target: Side = base
     for patches in chain:
         target = Made(target, patches)
-    write_between(base, target, between, sequence=last.delta.sequence, codecs=codecs, progress=progress)
-    ends = reading(between, partial(patches_in, trust=None), expected=DELTA_NAME)
+    write = partial(write_between, base, target, sequence=last.delta.sequence, codecs=codecs, progress=progress)
+    ends = _kept(between, write)
     return put_delta(
         out,
         lambda file: compose(chain, file, codecs, None, ends=ends),

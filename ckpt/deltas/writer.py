@@ -82,6 +82,11 @@ def check_codecs(codecs: Collection[str]) -> None:
         raise ValueError(f"codecs are {', '.join(sorted(unknown))}; expected some of {', '.join(CODECS)}")
 
 
+def encoders(codecs: Collection[str]) -> str:
+    """All that decides how the same bytes are encoded, in words: what is named so may be gone on with."""
+    return f"ckpt {PRODUCER['ckpt']}, zstd {zstandard.ZSTD_VERSION}, codecs {sorted(codecs)}"
+
+
 def write_between(
     old: Side,
     new: Side,
@@ -123,8 +128,7 @@ def write_between(
             size_bytes=0,
         )
 
-    versions = f"ckpt {PRODUCER['ckpt']}, zstd {zstandard.ZSTD_VERSION}, codecs {sorted(codecs)}"
-    work = f"diff {old.manifest.seal} {new.manifest.seal} {versions}"
+    work = f"diff {old.manifest.seal} {new.manifest.seal} {encoders(codecs)}"
     return put_delta(out, encode, sign=sign, target_signatures=new.signatures, work=work)
 
 

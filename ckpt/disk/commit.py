@@ -74,12 +74,18 @@ def staged(
 
 
 @contextmanager
-def scratch(path: Path | str) -> Iterator[Path]:
-    """Give an empty folder beside ``path``, removed when the block ends; after a kill the next writer there does it."""
+def scratch(path: Path | str, *, work: str) -> Iterator[Path]:
+    """Give a folder beside ``path``, removed when the block ends; after a kill the next writer there removes it.
+
+    One that does the same ``work`` is given it with what is in it instead, of which nothing can be relied on.
+    """
     final = Path(os.path.realpath(path))
     make_folder(final.parent)
-    folder, lock = _hold(final)
+    taken_up = _take_up(final, work)
+    folder, lock = taken_up or _hold(final)
     try:
+        if taken_up is None:
+            (folder / _WORK).write_text(work)
         yield folder
     finally:
         try:
@@ -193,10 +199,15 @@ def keep_only(folder: Path, names: Collection[str]) -> None:
         ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid()
         if entry.name == _WORK or (entry.name in names and ours):
             continue
-        if stat.S_ISDIR(status.st_mode):
-            remove_tree(entry)
-        else:
-            entry.unlink()
+        remove_entry(entry)
+
+
+def remove_entry(path: Path) -> None:
+    """Remove a folder with all that is in it, or whatever else has that name; no link is followed."""
+    if stat.S_ISDIR(path.lstat().st_mode):
+        remove_tree(path)
+    else:
+        path.unlink()
 
 
 def _note(folder: int) -> str | None:

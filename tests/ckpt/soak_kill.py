@@ -155,17 +155,19 @@ def attack_retention(work: Path) -> Counter[str]:
 
 def attack_going_on(work: Path) -> Counter[str]:
     """As :func:`attack`, for calls that go on with what a killed one left: what they end in is the same bytes."""
-    base, target, delta = work / "old", work / "new", work / "delta"
+    base, target, delta, back = work / "old", work / "new", work / "delta", work / "back"
     ckpt.save(OLD, base)
     ckpt.save(NEW, target)
+    ckpt.diff(target, base, back)
     found: Counter[str] = Counter()
     for name, call_it in (
         ("diff", lambda out: ckpt.diff(base, target, out)),
         ("apply", lambda out: ckpt.apply(base, delta, out)),
+        ("squash", lambda out: ckpt.squash([delta, back] * 3, out, base=base)),
     ):
         call_it(work / "whole")
         whole = {file.name: file.read_bytes() for file in (work / "whole").iterdir()}
-        (work / "whole").rename(work / ("delta" if name == "diff" else "made"))
+        (work / "whole").rename(work / ("delta" if name == "diff" else f"made by {name}"))
         path = work / "out"
         for call in (*CALLS, "ftruncate", "lseek"):
             number, alive = 0, False
