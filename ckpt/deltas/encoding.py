@@ -1,5 +1,6 @@
 """Encode the frames of a delta by all cores: each by the codec that is smallest on a sample of it."""
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -133,16 +134,23 @@ class FrameWriter:
 
 # What a byte by this codec counts for: one that decodes five times as slowly is to be worth it.
 _COST = {"contextual": 1.03}
+# Samples flatter ``sparse`` beside ``planes`` by 2 to 5 % (bfloat16, 30 to 80 % changed by a unit), and where most
+# elements changed it encodes three times as slowly.
+_SPARSE_WINS_BY = 1.05
 
 
 def _smallest(run: Run, candidates: Sequence[str]) -> str:
     if len(candidates) == 1:
         return candidates[0]
     base, target = _sample(run.base, run.elements.width), _sample(run.target, run.elements.width)
-    return min(
-        candidates,
-        key=lambda name: _COST.get(name, 1) * len(codec(name).encode(base, target, **run.elements._asdict())),
-    )
+    costs = {
+        name: _COST.get(name, 1) * len(codec(name).encode(base, target, **run.elements._asdict()))
+        for name in candidates
+    }
+    name = min(costs, key=lambda name: costs[name])
+    if name == "sparse" and costs.get("planes", math.inf) <= _SPARSE_WINS_BY * costs[name]:
+        return "planes"
+    return name
 
 
 def _sample(view: memoryview, width: int) -> memoryview:

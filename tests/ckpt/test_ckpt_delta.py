@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import ckpt
 from ckpt.deltas.codecs import CODECS, codec
+from tests.ckpt.chains import ADDING
 from tests.ckpt.equality import same
 from tests.ckpt.strategies import states
 
@@ -52,6 +53,23 @@ def test_a_codec_gives_the_bytes_back(name: str, width: int, data: st.DataObject
     encoded = one.encode(base.data, target.data, width=width)
 
     assert bytes(one.decode(base.data, memoryview(encoded), width=width, size=target.nbytes)) == target.tobytes()
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.7, "planes"), (0.1, "sparse")])
+def test_sparse_is_taken_where_it_is_much_smaller_than_planes(share: float, chosen: str, tmp_path: Path) -> None:
+    """Where most changed it wins samples by less than 5 %, and whole frames by nothing."""
+    seed = np.random.default_rng(0)
+    base = (seed.standard_normal(1 << 19, np.float32) * 0.02).view(np.uint32) >> 16
+    steps = np.where(seed.random(1 << 19) < share, seed.choice([1, 0xFFFF], 1 << 19), 0)
+    old, new = base.astype(np.uint16), (base + steps).astype(np.uint16)
+    for half, state in (("old", old), ("new", new)):
+        ckpt.save({"w": torch.from_numpy(state).view(torch.bfloat16)}, tmp_path / half)
+
+    made = ckpt.diff(tmp_path / "old", tmp_path / "new", tmp_path / "delta", codecs=("sparse", "planes"))
+
+    sizes = {name: len(codec(name).encode(old.data.cast("B"), new.data.cast("B"), width=2)) for name in ADDING}
+    assert (sizes["planes"] <= 1.05 * sizes["sparse"]) == (chosen == "planes")
+    assert {frame.codec for frame in made.frames()} == {chosen}
 
 
 @pytest.mark.parametrize(("share", "above_the_bound"), [(0.001, 0.10), (0.01, 0.05), (0.1, 0.05)])
