@@ -15,8 +15,9 @@ from pathlib import Path
 
 from benchmarks.areas import AREAS, find_area
 from benchmarks.document import document
-from benchmarks.errors import BenchmarkError
+from benchmarks.errors import BenchmarkError, UnknownStageError
 from benchmarks.machine import load_average, machine_facts
+from benchmarks.plan import Stage
 from benchmarks.running import ENVIRONMENT, run_stages
 from benchmarks.table import table
 from command_line import run_command
@@ -39,7 +40,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 def _measure(options: argparse.Namespace, *, command: str) -> list[str]:
     """Measure, print and write; the names of sides that failed."""
-    stages = find_area(options.area)(options.quick)
+    stages = _chosen(find_area(options.area)(options.quick), options.stage)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     date, started_s, load_before = datetime.now(UTC), time.monotonic(), load_average()
 
@@ -68,11 +69,19 @@ def _measure(options: argparse.Namespace, *, command: str) -> list[str]:
     return failed
 
 
+def _chosen(stages: Sequence[Stage], name: str | None) -> Sequence[Stage]:
+    chosen = [stage for stage in stages if name in (None, stage.name)]
+    if not chosen:
+        raise UnknownStageError(str(name), known=[stage.name for stage in stages])
+    return chosen
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed and memory beside peers.")
     parser.add_argument("area", help=f"one of: {', '.join(AREAS)}")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the figures go")
     parser.add_argument("--repeats", type=_count, default=3, metavar="N", help="rounds (default: %(default)s)")
+    parser.add_argument("--stage", metavar="NAME", help="this one alone (default: all of the area)")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, shared processes: shows that it works, not how fast"
     )

@@ -14,6 +14,7 @@ AREAS: Final[dict[str, str]] = {
     "compiler": "benchmarks.compiling:stages",
     "delta": "benchmarks.deltas:stages",
     "kernels": "benchmarks.kernels:stages",
+    "live": "benchmarks.live:stages",
     "pipeline": "benchmarks.pipeline:stages",
 }
 

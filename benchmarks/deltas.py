@@ -19,7 +19,7 @@ from benchmarks.pairs import sources
 from benchmarks.plan import Comparison, Side, Stage, Value
 
 QUICK = ("minilm-bf16-lr1e-5-steps10", "minilm-inserted-fp32", "synthetic-bf16-1%")
-FULL_MIB, LARGE_MIB, QUICK_MIB = 1024, 8192, 8
+FULL_MIB, LARGE_MIB, LOOPS_MIB, QUICK_MIB = 1024, 8192, 64, 8
 PARTS = {  # beginning of a pair's name → what the names of a part's tensors hold
     "mnist-": "",
     "minilm-rows-": "embeddings.words.",
@@ -31,14 +31,20 @@ _NOTE = "The time is that of encoding. Ours checks what it reads and syncs what 
 
 
 def stages(is_quick: bool) -> tuple[Stage, ...]:
-    """Every pair, or three of them small; then speed and memory."""
+    """Every pair, or three of them small; then speed, that of the codecs' loops alone, and memory."""
     size = QUICK_MIB if is_quick else FULL_MIB
     table = sources(is_quick=is_quick, synthetic_mib=size)
     names = QUICK if is_quick else [name for source in table for name in source.pairs]
     return (
         *(_pair(name, is_quick=is_quick, synthetic_mib=size) for name in names),
-        _speed("sparse", "synthetic-bf16-1%", size_mib=size, more=(_live(size),)),
+        _speed(
+            "sparse",
+            "synthetic-bf16-1%",
+            size_mib=size,
+            more=(live(size, device="cpu", threads={", all cores": cpu_count() or 1, ", one thread": 1}),),
+        ),
         _speed("dense", "synthetic-bf16-70%", size_mib=size),
+        _loops(QUICK_MIB if is_quick else LOOPS_MIB),
         _memory("memory", size_mib=size),
         _memory("memory-8x", size_mib=QUICK_MIB * 2 if is_quick else LARGE_MIB),
     )
@@ -118,18 +124,21 @@ def _synthetic(name: str, pair: str, *, size_mib: int, comparisons: tuple[Compar
     )
 
 
-def _live(size_mib: int) -> Comparison:
+def live(size_mib: int, *, device: str, threads: Mapping[str, int]) -> Comparison:
+    """A staged patch in memory; ``threads`` by what a side's name says of them."""
     return Comparison(
         name=f"live apply of 1 % to {size_mib} MiB",
         note="Staged and verified before, positions and values in memory; the others check nothing and undo nothing.",
         sides=(
-            _ours("ckpt.stage(…).apply, all cores", "live:apply", threads=cpu_count() or 1),
-            _ours("ckpt.stage(…).apply, one thread", "live:apply", threads=1),
             *(
-                _peer(f"torch {call}", "live:torch_call", needs="torch", call=call)
+                _ours(f"ckpt.stage(…).apply{said}", "live:apply", threads=number, device=device)
+                for said, number in threads.items()
+            ),
+            *(
+                _peer(f"torch {call}", "live:torch_call", needs="torch", call=call, device=device)
                 for call in ("index_copy_", "index_put_")
             ),
-            _peer("copy_ of everything", "live:copy_all", needs="torch"),
+            _peer("copy_ of everything", "live:copy_all", needs="torch", device=device),
         ),
     )
 
@@ -186,6 +195,31 @@ def _speed(name: str, pair: str, *, size_mib: int, more: tuple[Comparison, ...] 
                 ),
             ),
             *more,
+        ),
+    )
+
+
+def _loops(size_mib: int) -> Stage:
+    return Stage(
+        name="loops",
+        prepare="benchmarks.cases.codec_loops:prepare",
+        comparisons=tuple(
+            _loop(size_mib=size_mib, percent=percent, frame_mib=frame_mib) for percent, frame_mib in ((1, 8), (70, 1))
+        ),
+    )
+
+
+def _loop(**parameters: int) -> Comparison:
+    sizes = "{size_mib} MiB of bfloat16 in frames of {frame_mib} MiB, {percent} % changed".format(**parameters)
+    return Comparison(
+        name=f"one thread, {sizes}",
+        note="The time is that of encoding; figures are by second of the processor, and decoding is one of them.",
+        sides=(
+            *(
+                _ours(f"codec {name}", "codec_loops:both_ways", codec_name=name, **parameters)
+                for name in ("contextual", "sparse", "planes")
+            ),
+            _peer("hashlib over the target", "codec_loops:sha256", needs="torch", **parameters),
         ),
     )
 

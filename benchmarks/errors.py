@@ -2,6 +2,7 @@
 
     BenchmarkError
     ├── UnknownAreaError  (ValueError)  a name that the table of areas does not have
+    ├── UnknownStageError (ValueError)  a name that no stage of the area has
     ├── UnknownPairError  (ValueError)  a name that the table of pairs does not have
     ├── NoGpuError                      an area that measures a GPU, where torch finds none
     └── CaseFailedError                 a process that ended without its measurements
@@ -22,6 +23,14 @@ class UnknownAreaError(BenchmarkError, ValueError):
     def __init__(self, name: str, *, known: Iterable[str]) -> None:
         self.name, self.known = name, tuple(known)
         super().__init__(f"there is no area '{name}'; expected one of: {', '.join(self.known)}.")
+
+
+class UnknownStageError(BenchmarkError, ValueError):
+    """The area has no stage of that name."""
+
+    def __init__(self, name: str, *, known: Iterable[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"there is no stage '{name}'; expected one of: {', '.join(self.known)}.")
 
 
 class UnknownPairError(BenchmarkError, ValueError):

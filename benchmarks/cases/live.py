@@ -15,6 +15,9 @@ from torch import Tensor
 import ckpt
 from benchmarks.plan import Call, Figures
 
+TENSOR_BYTES = 64 << 20
+SHARE = 0.01  # of the elements that move
+
 CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
     "index_copy_": lambda memory, positions, values: memory.index_copy_(0, positions, values),
     "index_put_": lambda memory, positions, values: memory.index_put_((positions,), values),
@@ -22,7 +25,25 @@ CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
 
 
 @contextmanager
-def apply(*, work: Path, shared: Path, threads: int, device: str = "cpu") -> Iterator[Call]:
+def prepare(*, work: Path, shared: Path, size_mib: int, device: str) -> Iterator[Call]:
+    """Random bfloat16 that is made on the device, the same after a step of a unit, and the delta between them."""
+
+    def write() -> None:
+        random = torch.Generator(device=device).manual_seed(1)
+        parts = range(0, size_mib << 20, TENSOR_BYTES)
+        sizes = [min((size_mib << 20) - start, TENSOR_BYTES) // 2 for start in parts]
+        live = {f"t{n}": torch.randn(size, generator=random, device=device).bfloat16() for n, size in enumerate(sizes)}
+        ckpt.save(live, shared / "base")
+        for tensor in live.values():
+            tensor.view(torch.int16).add_(torch.rand(tensor.shape, generator=random, device=device) < SHARE)
+        ckpt.save(live, shared / "target")
+        ckpt.diff(shared / "base", shared / "target", shared / "all", codecs=("sparse",))
+
+    yield Call(run=write)
+
+
+@contextmanager
+def apply(*, work: Path, shared: Path, threads: int, device: str) -> Iterator[Call]:
     """The target's values over the base; figures: bytes that the patch keeps, and of all tensors."""
     live = ckpt.load(shared / "base", device=device, mmap=False)
     manifest = ckpt.read_manifest(shared / "base")
@@ -34,11 +55,15 @@ def apply(*, work: Path, shared: Path, threads: int, device: str = "cpu") -> Ite
         assert patch.confirm().root == ckpt.read_manifest(shared / "target").root
         return {"kept_bytes": patch.size_bytes, "memory_bytes": manifest.payload_bytes}
 
-    yield Call(run=lambda: patch.apply(threads=threads), figures=figures)
+    def run() -> None:
+        patch.apply(threads=threads)
+        _wait(device)
+
+    yield Call(run=run, figures=figures)
 
 
 @contextmanager
-def torch_call(*, work: Path, shared: Path, call: str, device: str = "cpu") -> Iterator[Call]:
+def torch_call(*, work: Path, shared: Path, call: str, device: str) -> Iterator[Call]:
     """One of torch's own calls for each tensor, with positions of 8 bytes."""
     live, target = (ckpt.load(shared / half, device=device, mmap=False) for half in ("base", "target"))
     parts = []
@@ -57,7 +82,7 @@ def torch_call(*, work: Path, shared: Path, call: str, device: str = "cpu") -> I
 
 
 @contextmanager
-def copy_all(*, work: Path, shared: Path, device: str = "cpu") -> Iterator[Call]:
+def copy_all(*, work: Path, shared: Path, device: str) -> Iterator[Call]:
     """Every tensor of the target over the base's: what a reload from memory costs at least."""
     live, target = (ckpt.load(shared / half, device=device, mmap=False) for half in ("base", "target"))
 

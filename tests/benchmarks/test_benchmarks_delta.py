@@ -11,10 +11,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import ckpt
-from benchmarks import deltas, live_memory
+from benchmarks import deltas
+from benchmarks import live as live_area
 from benchmarks.__main__ import main
 from benchmarks.cases import differs
 from benchmarks.cases.bounds import bits_of
+from benchmarks.running import run_stages
 from tests.benchmarks.test_benchmarks_pairs import NAMES as PAIRS
 
 QUICK_PEERS = ["zstd -3 --patch-from", "xdelta3", "z4ai", "ZipNN of the XOR", "indices + values, zstd -3"]
@@ -52,7 +54,7 @@ def test_every_pair_has_a_stage_and_names_stay() -> None:
         for stage in deltas.stages(False)
     }
 
-    assert list(found) == [*PAIRS, "sparse", "dense", "memory", "memory-8x"]
+    assert list(found) == [*PAIRS, "sparse", "dense", "loops", "memory", "memory-8x"]
     assert found["mnist-head"] == {"mnist-head": ["ckpt.diff", *QUICK_PEERS, *SLOW_PEERS, "bounds"]}
     assert found["minilm-bf16-lr1e-5-steps1"] == {
         "minilm-bf16-lr1e-5-steps1": ["ckpt.diff", *QUICK_PEERS, "bounds"],
@@ -78,6 +80,11 @@ def test_every_pair_has_a_stage_and_names_stay() -> None:
             f"apply to a folder 1024 MiB {pair}": ["ckpt.apply", "ckpt.apply without contextual", "write + fsync"],
             **LIVE.get(name, {}),
         }
+    loops = ["codec contextual", "codec sparse", "codec planes", "hashlib over the target"]
+    assert found["loops"] == {
+        "one thread, 64 MiB of bfloat16 in frames of 8 MiB, 1 % changed": loops,
+        "one thread, 64 MiB of bfloat16 in frames of 1 MiB, 70 % changed": loops,
+    }
     for name in ("memory", "memory-8x"):
         assert found[name] == {f"extra memory, {name}": ["ckpt.diff", "ckpt.apply"]}
 
@@ -109,6 +116,18 @@ def test_ratios_stand_for_ours_and_every_peer_and_ours_keeps_below_the_zero_orde
     assert all(one["compression_ratio"]["min"] > 1 and one["decode_s"]["min"] > 0 for one in figures.values())
     assert 170 < bounds["zero_order_ratio"]["min"] < 180  # 16 bits ÷ (0.0808 of the mask at 1 % + 0.01 of signs)
     assert 100 < figures["ckpt.diff"]["ratio_without_digests"]["max"] < bounds["zero_order_ratio"]["min"]
+
+
+@pytest.mark.slow
+def test_loops_alone_are_measured_both_ways(report: dict[str, Any]) -> None:
+    rows = [one for one in report["comparisons"] if one["stage"] == "loops"]
+
+    for row in rows:
+        *codecs, hashing = (side["figures"] for side in row["sides"])
+        assert all(one["encode_gb_per_processor_s"]["min"] > 0 for one in codecs)
+        assert all(one["decode_gb_per_processor_s"]["min"] > 0 for one in codecs)
+        assert hashing["gb_per_processor_s"]["min"] > 0
+    assert len(rows) == 2
 
 
 @pytest.mark.slow
@@ -185,14 +204,26 @@ def test_a_peer_that_gives_other_bytes_is_refused(tmp_path: Path, monkeypatch: p
             call.figures()
 
 
-def test_a_patch_in_live_memory_is_measured_and_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    live_memory.measure(tmp_path, device="cpu", count=2, elements=1 << 16)
+# --- one stage, one more area -----------------------------------------------------------------------------------------
 
-    told = capsys.readouterr().out
-    assert [line.split("  ")[1] for line in told.splitlines()[2:]] == [
-        "apply, 1 threads",
-        "apply, 2 threads",
-        "apply, all threads",
-        "index_copy_ alone",
+
+def test_a_patch_in_live_memory_is_measured_and_proved_on_the_device_that_is_named(tmp_path: Path) -> None:
+    (stage,) = live_area.plan(True, device="cpu")
+
+    (outcome,) = run_stages([stage], repeats=1, together=True, say=lambda line: None)
+
+    assert [side.side.name for side in outcome.sides if side.is_measured] == [
+        "ckpt.stage(…).apply",
+        "torch index_copy_",
+        "torch index_put_",
         "copy_ of everything",
     ]
+    assert outcome.sides[0].figures["memory_bytes"].median == 8 << 20
+
+
+def test_a_stage_that_there_is_not_is_told_with_those_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["delta", "--json", str(tmp_path / "f"), "--quick", "--stage", "loop"]) == 1
+
+    assert "there is no stage 'loop'; expected one of: minilm-bf16" in capsys.readouterr().err
