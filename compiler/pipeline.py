@@ -1,4 +1,7 @@
-"""``compile``: capture → passes → lowering → build → verification, or an error and nothing."""
+"""``compile``: capture → passes → lowering → build → verification, or an error and nothing.
+
+With a cache, what was compiled before is recalled first, and what was built before is not built again.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,10 +11,10 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from compiler import cache as packages
-from compiler import rendering
+from compiler import recall, rendering
 from compiler.backends import find_backend
 from compiler.backends.target import Target
+from compiler.cache import Cache, entry_key
 from compiler.capture import capture
 from compiler.dynamic import Dynamic
 from compiler.errors import UnsupportedOperatorError
@@ -51,8 +54,10 @@ def compile(
             that this CPU has) for ``"aoti"``. A runner takes the one that is nearest to its machine. ``"cuda"`` for
             ``"eager"`` has the graph made of our kernels, where they do what several operators would.
         progress: Called as (stage, share of the whole that is done, 0 to 1).
-        cache: A folder of packages; a graph that was built before, with the same flags and versions, is not built
-            again, only verified with this model's weights. It holds native code: keep it as safe as the code itself.
+        cache: A folder of programs and packages. A model of the same code, attributes and versions is not traced again:
+            its program is compared with this model's weights and handed out. Another model of the same graph is not
+            built again. ``report.cache`` says which it was, and why. It holds native code: keep it as safe as the code
+            itself.
 
     Returns:
         A program whose ``report`` says what was folded, what was refused and why, and every verification figure.
@@ -63,6 +68,44 @@ def compile(
         VerificationError: The result strays from float64 by more than rounding explains.
     """
     tell = progress or (lambda stage, done: None)
+    kept = None if cache is None else Cache(folder=Path(cache))
+    key = program = None
+    if kept is not None:
+        tell("recall", 0.0)
+        asked = [_plain(dynamic or {}), backend, list(targets), _builds(backend, targets)]
+        key = recall.key_of(model, example_inputs, asked=asked, cache=kept)
+        program = key and recall.find(key, model=model, example_inputs=example_inputs, cache=kept)
+    if not program:
+        program = _compile(
+            model, example_inputs, dynamic=dynamic, backend=backend, targets=targets, tell=tell, cache=kept
+        )
+        if kept is not None and key:
+            recall.store(key, program, cache=kept)
+    tell("done", 1.0)
+    return replace(program, report=replace(program.report, cache="; ".join(kept.notes) if kept else ""))
+
+
+def _plain(dynamic: Dynamic) -> dict[str, dict[int, str]]:
+    return {name: {axis: repr(dim) for axis, dim in axes.items()} for name, axes in dynamic.items()}
+
+
+def _builds(backend: str, targets: Sequence[str]) -> list[tuple[str, str]]:
+    """For each target what it needs, spelled out, and with what it is built."""
+    chosen = find_backend(backend)
+    needs = [chosen.resolve(asked) for asked in targets or (chosen.requirement,)]
+    return [(need, chosen.build_key(requirement=need)) for need in needs]
+
+
+def _compile(
+    model: nn.Module,
+    example_inputs: Sequence[Tensor],
+    *,
+    dynamic: Dynamic | None,
+    backend: str,
+    targets: Sequence[str],
+    tell: Progress,
+    cache: Cache | None,
+) -> Program:
     tell("capture", 0.0)
     graph = capture(model, example_inputs, dynamic=dynamic)
     captured = _drawn(graph)
@@ -74,7 +117,7 @@ def compile(
     report = Report(passes=passes, figures=(), captured=captured)
     program = Program(definition=definition, backend=backend, targets=(), packages={}, report=report)
     for asked in targets or (find_backend(backend).requirement,):
-        program = _with_target(program, asked, cache=None if cache is None else Path(cache))
+        program = _with_target(program, asked, cache=cache)
     tell("verify", 0.8)
     figures = verify(
         definition,
@@ -83,7 +126,6 @@ def compile(
         bind=_binder(program),
         backends=(_REFERENCE, *_names(program), *((GPU,) if GPU in targets and torch.cuda.is_available() else ())),
     )
-    tell("done", 1.0)
     return replace(program, report=replace(report, figures=figures))
 
 
@@ -95,7 +137,7 @@ def _drawn(graph: Graph) -> Drawing:
         return Drawing(text=f"# {error}\n", dot="")
 
 
-def _with_target(program: Program, asked: str, *, cache: Path | None) -> Program:
+def _with_target(program: Program, asked: str, *, cache: Cache | None) -> Program:
     """The program with a package for what was asked, if its backend makes any."""
     chosen = find_backend(program.backend)
     requirement = chosen.resolve(asked)
@@ -108,22 +150,22 @@ def _with_target(program: Program, asked: str, *, cache: Path | None) -> Program
     return replace(program, targets=(*others, target), packages={**program.packages, target.path: package})
 
 
-def _package(program: Program, *, requirement: str, cache: Path | None) -> bytes | None:
+def _package(program: Program, *, requirement: str, cache: Cache | None) -> bytes | None:
     chosen = find_backend(program.backend)
     if cache is None:
         return chosen.build(program.definition, requirement=requirement)
-    key = packages.entry_key(
+    key = entry_key(
         digest=program.digest,
         backend=program.backend,
         requirement=requirement,
         build_key=chosen.build_key(requirement=requirement),
     )
-    found = packages.find(cache, key)
+    found = cache.find(key)
     if found is not None:
         return found
     built = chosen.build(program.definition, requirement=requirement)
     if built is not None:
-        packages.store(cache, key, built)
+        cache.store(key, built)
     return built
 
 

@@ -165,14 +165,18 @@ class Program:
         Raises:
             FileExistsError: Something is in ``folder``.
         """
-        contents = storage.Contents(
+        return storage.write(self.contents, folder)
+
+    @property
+    def contents(self) -> storage.Contents:
+        """What its folder holds."""
+        return storage.Contents(
             definition=self.definition,
             backend=self.backend,
             targets=self.targets,
             packages=self.packages,
             report=self.report,
         )
-        return storage.write(contents, folder)
 
     def memory_plan(self, sizes: Mapping[str, int] | None = None) -> MemoryPlan:
         """Where each value of a run would lie in one arena, beside the least that any arena could be.
@@ -200,7 +204,11 @@ def load(folder: str | Path) -> Program:
         InvalidProgramError: A rule of the format is broken; ``path`` leads to the fault.
         CorruptPackageError: A package is missing, or is not the one that the program names.
     """
-    contents = storage.read(folder)
+    return program_of(storage.read(folder))
+
+
+def program_of(contents: storage.Contents) -> Program:
+    """The program that a folder, or a cache, holds."""
     return Program(
         definition=contents.definition,
         backend=contents.backend,

@@ -1,7 +1,7 @@
 """What compiling did: each pass's changes and refusals, and each comparison with float64."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compiler.passes.report import PassReport
 
@@ -40,11 +40,16 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole account of one compilation; ``captured`` is the graph as it was before the passes."""
+    """The whole account of one compilation; ``captured`` is the graph as it was before the passes.
+
+    ``cache`` says what came of the cache in the call that returned it (what was recalled, or why nothing was), and is
+    not stored with the program.
+    """
 
     passes: tuple[PassReport, ...]
     figures: tuple[Figure, ...]
     captured: Drawing | None = None
+    cache: str = field(default="", compare=False)
 
     def count(self, name: str) -> int:
         """How many changes the pass of this name made: ``report.count("fold_batchnorm")``."""

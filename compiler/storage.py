@@ -7,7 +7,7 @@ then forms, then sense, then each package against its SHA-256; nothing is unpick
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -69,9 +69,33 @@ def read(folder: str | Path) -> Contents:
         raise FileNotFoundError(
             f"no compiled program in '{folder}': expected {PROGRAM_FILE} in it; name the folder that Program.save wrote"
         )
-    message = framing.unframe(_read(folder / PROGRAM_FILE, limit=framing.MAX_BODY_BYTES + 64))
+    content = _read(folder / PROGRAM_FILE, limit=framing.MAX_BODY_BYTES + 64)
+    return unpack(content, package_of=lambda target: _package(folder, target))
+
+
+def pack(contents: Contents) -> bytes:
+    """The bytes of ``program.pb``, which name the packages and do not hold them."""
+    message = encode.encode_program(
+        contents.definition, backend=contents.backend, targets=contents.targets, report=contents.report
+    )
+    return framing.frame(message)
+
+
+def unpack(content: bytes, *, package_of: Callable[[Target], bytes], validated: bool = False) -> Contents:
+    """What ``pack`` wrote, all of it checked.
+
+    Args:
+        content: The bytes of ``program.pb``.
+        package_of: Gives the package that a target names, or raises.
+        validated: They are known to be those of a program that was validated, which takes up to seconds.
+
+    Raises:
+        InvalidProgramError: A rule is broken; ``path`` leads to the fault.
+    """
+    message = framing.unframe(content)
     definition = decode.decode_definition(message.definition)
-    validate(definition)
+    if not validated:
+        validate(definition)
     targets = decode.decode_targets(message)
     if message.backend not in BACKENDS:
         raise InvalidProgramError(path="backend", found=repr(message.backend), expected=f"one of {sorted(BACKENDS)}")
@@ -79,16 +103,13 @@ def read(folder: str | Path) -> Contents:
         definition=definition,
         backend=message.backend,
         targets=targets,
-        packages={target.path: _package(folder, target) for target in targets},
+        packages={target.path: package_of(target) for target in targets},
         report=decode.decode_report(message),
     )
 
 
 def _write(contents: Contents, draft: Path) -> None:
-    message = encode.encode_program(
-        contents.definition, backend=contents.backend, targets=contents.targets, report=contents.report
-    )
-    _write_file(draft / PROGRAM_FILE, framing.frame(message))
+    _write_file(draft / PROGRAM_FILE, pack(contents))
     for path, content in contents.packages.items():
         (draft / path).parent.mkdir(exist_ok=True)
         _write_file(draft / path, content)

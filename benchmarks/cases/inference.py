@@ -4,9 +4,11 @@ Shapes are static on every side, and what a side derives from weights (folded no
 the clock starts. ``resnet18`` takes images in the order in which they come, channels first.
 """
 
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +22,7 @@ from recipes import bert
 
 THREADS = 2
 WARM_UP = 3
-PROGRAM, INDUCTOR, PEER = "program", "inductor", "peer.onnx"
+PROGRAM, CACHE, INDUCTOR, PEER = "program", "cache", "inductor", "peer.onnx"
 WORDS = (8, 128)  # rows, tokens
 IMAGES = 4
 
@@ -68,6 +70,31 @@ def example(model: str) -> tuple[Tensor, ...]:
         return (torch.randint(1, bert.WORDS, WORDS, generator=generator),)
     size = IMAGE if model == "resnet18" else (3, 8, 8)
     return (torch.randn(IMAGES, *size, generator=generator),)
+
+
+@contextmanager
+def prepare_recalled(*, work: Path, shared: Path, model: str, backend: str) -> Iterator[Call]:
+    """The program, kept in a cache."""
+    yield Call(run=_compile(model, backend=backend, cache=shared / CACHE))
+
+
+@contextmanager
+def recalled(*, work: Path, shared: Path, model: str, backend: str, earlier: int) -> Iterator[Call]:
+    """``compile`` of what a cache has, after ``earlier`` calls in the same process."""
+    compile_again = _compile(model, backend=backend, cache=shared / CACHE)
+    for _ in range(earlier):
+        compile_again()
+    programs: list[compiler.Program] = []
+    yield Call(run=lambda: programs.append(compile_again()))
+    if not programs[0].report.cache.startswith("recalled"):
+        raise AssertionError(f"nothing was recalled: {programs[0].report.cache}")
+
+
+def _compile(model: str, *, backend: str, cache: Path) -> Callable[[], compiler.Program]:
+    module, inputs = build(model, seed=0), example(model)
+    name = next(iter(inspect.signature(module.forward).parameters))
+    dynamic = {name: {0: compiler.Dim(name="rows", max=len(inputs[0]))}}
+    return partial(compiler.compile, module, inputs, dynamic=dynamic, backend=backend, cache=cache)
 
 
 @contextmanager

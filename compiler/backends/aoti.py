@@ -114,7 +114,7 @@ class AotiBackend:
 
     def build_key(self, *, requirement: str) -> str:
         """Options, what is compiled in place of operators, and the versions of torch and of the C++ compiler."""
-        said = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+        said = _version_of(_compiler()) if shutil.which(_compiler()) else "no compiler"
         options = sorted(_options(requirement).items())
         return f"{options} {_LOWERING} torch {torch.__version__} {said.partition(chr(10))[0]}"
 
@@ -244,6 +244,10 @@ def refuse_specialised(definition: Definition, engine: Engine) -> None:
 
 def _compiler() -> str:
     return os.environ.get("CXX", "g++")
+
+
+def _version_of(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def _options(requirement: str) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from compiler.verification.inputs import KINDS, sizes_to_try
 from compiler.verification.perturbation import perturb
 from compiler.verification.reference import outputs_of, reference_of
 
-__all__ = ["Bind", "verify"]
+__all__ = ["Bind", "confirm", "verify"]
 
 FACTOR: Final = 4.0
 EPSILONS: Final = 32.0
 SLACK: Final = 1 / 64
+_FEW: Final = 2  # rows: one would hide a mistaken broadcast
 
 Bind = Callable[[Mapping[str, Tensor], str], Callable[..., Sequence[Tensor]]]
 
@@ -74,14 +75,55 @@ def verify(
     return tuple(figures)
 
 
+def confirm(
+    definition: Definition,
+    *,
+    model: nn.Module,
+    example_inputs: Sequence[Tensor],
+    runner: Callable[..., Sequence[Tensor]],
+) -> None:
+    """Compare a program that was verified before with a model of the same graph: on the example, in small batches.
+
+    float64 is asked only where eager execution does not settle it: what is within the bound's second term of eager is
+    within the bound of float64, by the triangle inequality.
+
+    Args:
+        definition, model, example_inputs: As for ``verify``.
+        runner: The program, bound to the model's weights.
+
+    Raises:
+        VerificationError: It is out of bounds.
+    """
+    sizes = {dim.name: min(max(dim.min, _FEW), dim.max) for dim in definition.dims}
+    inputs = _resized(definition, example_inputs, sizes)
+    found, eager = runner(*inputs), outputs_of(model, inputs)
+    error, eager_error, bound = _worst(found, eager, eager)
+    if error > bound:
+        error, eager_error, bound = _worst(found, eager, reference_of(model)(inputs))
+    figure = Figure(
+        backend="recalled",
+        checkpoint="given",
+        inputs="example",
+        sizes=sizes,
+        error=error,
+        eager_error=eager_error,
+        bound=bound,
+    )
+    _judge([figure])
+
+
+def _resized(definition: Definition, example_inputs: Sequence[Tensor], sizes: Mapping[str, int]) -> list[Tensor]:
+    dims = {dim.name: dim for dim in definition.dims}
+    axes = [{axis: dims[dim] for axis, dim in enumerate(spec.dims) if dim} for spec in definition.inputs]
+    return [resize(tensor, at, sizes) for tensor, at in zip(example_inputs, axes, strict=True)]
+
+
 def _inputs(
     definition: Definition, example_inputs: Sequence[Tensor]
 ) -> Iterator[tuple[dict[str, int], str, list[Tensor]]]:
-    dims = {dim.name: dim for dim in definition.dims}
-    axes = [{axis: dims[dim] for axis, dim in enumerate(spec.dims) if dim} for spec in definition.inputs]
     generator = torch.Generator().manual_seed(0)
     for sizes in sizes_to_try(definition.dims):
-        resized = [resize(tensor, at, sizes) for tensor, at in zip(example_inputs, axes, strict=True)]
+        resized = _resized(definition, example_inputs, sizes)
         for kind, vary in KINDS.items():
             yield sizes, kind, [vary(tensor, generator) for tensor in resized]
 

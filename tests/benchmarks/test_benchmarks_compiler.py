@@ -24,6 +24,6 @@ def test_every_side_is_measured(tmp_path: Path) -> None:
 def test_both_models_are_asked_beside_every_peer_in_full() -> None:
     names = {stage.name: [side.name for side in stage.comparisons[0].sides] for stage in stages(False)}
 
-    assert list(names) == ["resnet18", "minilm"]
-    for sides in names.values():
+    assert list(names) == ["resnet18", "minilm", "resnet18 again", "minilm again"]
+    for sides in (names["resnet18"], names["minilm"]):
         assert {"eager PyTorch", "torch.compile", "torch.compile, freezing", "ONNX Runtime"} <= set(sides)

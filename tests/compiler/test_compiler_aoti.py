@@ -249,14 +249,14 @@ def test_a_graph_that_was_built_before_is_built_for_another_machine_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from compiler import cache
+    from compiler.cache import Cache, entry_key
 
     (package,) = aoti_program.packages.values()
     base, native = instruction_sets.BASE, instruction_sets.requirement_here("native")
-    key = cache.entry_key(
+    key = entry_key(
         digest=aoti_program.digest, backend="aoti", requirement=base, build_key=aoti.BACKEND.build_key(requirement=base)
     )
-    cache.store(tmp_path, key, package)
+    Cache(folder=tmp_path).store(key, package)
     built: list[str] = []
     build = aoti._compile
 
@@ -278,20 +278,25 @@ def test_a_graph_that_was_built_before_is_built_for_another_machine_alone(
     assert requirements == list(dict.fromkeys([base, native]))
     assert built == ["native"] * (len(requirements) - 1)
     assert both.targets[0] == aoti_program.targets[0]
+    assert both.report.cache == "compiled: no program of this key was kept"
     assert len({figure.backend for figure in both.report.figures}) == 1 + len(requirements)
     assert all(figure.passed for figure in both.report.figures)
 
 
-def test_a_spoiled_cache_entry_is_not_used(tmp_path: Path) -> None:
-    from compiler import cache
+def test_a_spoiled_cache_entry_is_told_and_removed(tmp_path: Path) -> None:
+    from compiler.cache import Cache
 
-    cache.store(tmp_path, "key", b"package")
+    cache = Cache(folder=tmp_path)
+    cache.store("key", b"package")
     (entry,) = tmp_path.iterdir()
-    assert cache.find(tmp_path, "key") == b"package"
+    assert cache.find("key") == b"package"
+    assert not cache.notes
 
     entry.write_bytes(b"other")
 
-    assert cache.find(tmp_path, "key") is None
+    assert cache.find("key") is None
+    assert [str(entry) in note for note in cache.notes] == [True]
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_unpickled_from_folder_to_answer(
