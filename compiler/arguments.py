@@ -5,7 +5,7 @@ ends the process (torch 2.13). Run on shapes alone, convolutions and products ta
 that divide nothing, lists of another length, two element types. Each rule here was found by mutating programs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -43,6 +43,8 @@ def accepts(kind: str, argument: Argument) -> bool:
             return isinstance(argument, Ref) or (
                 isinstance(argument, tuple) and all(isinstance(atom, Ref) for atom in argument)
             )
+        if inner == "Optional[Tensor]":
+            return isinstance(argument, tuple) and all(atom is None or isinstance(atom, Ref) for atom in argument)
         return all(_is(inner, atom) for atom in atoms(argument))
     return not isinstance(argument, tuple) and _is(kind, argument)
 
@@ -58,8 +60,8 @@ def require_sense(operator: str, given: Mapping[str, Any]) -> None:
         ValueError: What does not fit.
     """
     name = operator.removeprefix("aten.").partition(".")[0]
-    if name == "embedding" and given["indices"].dtype not in _INDICES:
-        raise ValueError(f"rows are looked up by {given['indices'].dtype}")
+    if name in ("embedding", "index"):
+        _places(given["indices"] if name == "index" else [given["indices"]])
     if not name.startswith(_PRODUCTS):
         return
     found = {value.dtype for value in given.values() if isinstance(value, Tensor)}
@@ -67,6 +69,14 @@ def require_sense(operator: str, given: Mapping[str, Any]) -> None:
         raise ValueError(f"element types {', '.join(sorted(map(str, found)))} in one product")
     if name.startswith("conv"):
         _convolution(name, given)
+
+
+def _places(indices: Sequence[Tensor | None]) -> None:
+    """By a mask, what is found would have a size that depends on its values."""
+    for each in indices:
+        found = each.dtype if isinstance(each, Tensor) else type(each)
+        if each is not None and found not in _INDICES:
+            raise ValueError(f"places are looked up by {found}")
 
 
 def _convolution(name: str, given: Mapping[str, Any]) -> None:

@@ -45,6 +45,9 @@ _STATED_ANYWAY: Final = frozenset(
 )
 
 
+_MASKS: Final = (torch.bool, torch.uint8)
+
+
 def capture(model: nn.Module, example_inputs: Sequence[Tensor], *, dynamic: Dynamic | None = None) -> Graph:
     """Trace ``model`` into a graph.
 
@@ -58,6 +61,12 @@ def capture(model: nn.Module, example_inputs: Sequence[Tensor], *, dynamic: Dyna
         DynamicShapeError: ``dynamic`` names an input or axis that does not exist, or the model fixes the dimension.
     """
     name = type(model).__name__
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            f"{name} is TorchScript, expected a module of Python code. Build the model from its source and load its "
+            "weights into that.",
+            model=name,
+        )
     _require_evaluation_mode(model, name)
     names = input_names(model, example_inputs)
     placed = dims_by_axis(names, example_inputs, dynamic or {})
@@ -165,6 +174,9 @@ def _refuse_unknown_operators(graph: fx.Graph, name: str) -> None:
         operator = operators.name_of(node.target)
         if node.op != "call_function" or operators.find(operator) is None:
             raise UnsupportedOperatorError(model=name, operator=operator, site=site(node))
+        if operator == "aten.index.Tensor" and any(each.meta["val"].dtype in _MASKS for each in node.args[1] if each):
+            why = "by a mask, how much is found depends on values"
+            raise UnsupportedOperatorError(model=name, operator=operator, site=site(node), why=why)
 
 
 def _argument_name(spec: InputSpec, name: str) -> str:

@@ -41,7 +41,7 @@ ATEN: Final = frozenset(
     square.default addcmul.default clamp.default clamp_min.default clamp_max.default maximum.default minimum.default
     eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar
     ge.Tensor ge.Scalar logical_and.default logical_or.default logical_not.default
-    bitwise_and.Tensor bitwise_or.Tensor bitwise_not.default
+    bitwise_and.Tensor bitwise_or.Tensor bitwise_not.default __and__.Tensor __or__.Tensor
     where.self where.ScalarOther where.ScalarSelf where.Scalar
     masked_fill.Scalar masked_fill.Tensor isnan.default isinf.default
     mean.default mean.dim sum.default sum.dim_IntList amax.default amin.default max.dim min.dim
@@ -50,10 +50,11 @@ ATEN: Final = frozenset(
     reshape.default view.default _unsafe_view.default flatten.using_ints unflatten.int permute.default
     transpose.int t.default unsqueeze.default squeeze.default squeeze.dim squeeze.dims expand.default repeat.default
     slice.Tensor select.int narrow.default cat.default stack.default split.Tensor split_with_sizes.default
-    chunk.default unbind.int gather.default index_select.default flip.default roll.default
+    chunk.default unbind.int gather.default index_select.default index.Tensor flip.default roll.default
     constant_pad_nd.default pad.default tril.default triu.default
     clone.default contiguous.default alias.default detach.default lift_fresh_copy.default _to_copy.default to.dtype
     full.default full_like.default zeros.default ones.default zeros_like.default ones_like.default
+    new_full.default new_zeros.default new_ones.default
     arange.default arange.start arange.start_step scalar_tensor.default
     sym_size.int
     """.split()  # noqa: SIM905 (see above)

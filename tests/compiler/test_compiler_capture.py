@@ -49,6 +49,55 @@ def test_an_operator_outside_the_table_is_named() -> None:
     assert caught.value.operator == "aten.sort.default"
 
 
+def test_a_mask_as_an_index_is_refused_with_the_reason() -> None:
+    class Masks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[x > 0].sum()
+
+    with pytest.raises(compiler.UnsupportedOperatorError, match=r"index\.Tensor.*how much is found depends on values"):
+        compiler.compile(Masks().eval(), (torch.randn(2, 5),), backend="eager")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
+def test_torchscript_is_refused_with_what_to_do() -> None:
+    scripted = torch.jit.script(nn.Linear(2, 3).eval())
+
+    with pytest.raises(compiler.CaptureError, match=r"is TorchScript, expected a module of Python code\. Build"):
+        compiler.compile(scripted, (torch.randn(2, 2),), backend="eager")
+
+
+class Padded(nn.Module):
+    """Attention that does not look at padding, with its mask looked up by places, as transformers 5 writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, tokens: Tensor, kept: Tensor) -> Tensor:
+        rows, places = torch.arange(tokens.shape[0]), torch.arange(tokens.shape[1])
+        looked_up = kept.bool()[rows[:, None, None, None], places[None, None, None, :]]
+        asks = places[None, None, :, None] >= 0
+        mask = (asks.new_ones((), dtype=torch.bool) & asks & looked_up).expand(-1, 1, tokens.shape[1], -1)
+        x = self.embed(tokens)
+        heads = (layer(x).unflatten(2, (2, 4)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        return functional.scaled_dot_product_attention(*heads, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=pytest.mark.slow)])
+def test_a_mask_that_is_looked_up_by_places_is_captured(backend: str) -> None:
+    tokens = torch.randint(1, 50, (3, 6), generator=torch.Generator().manual_seed(0))
+    kept = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]])
+    rows = compiler.Dim(name="rows", max=8)
+    model = Padded().eval()
+
+    program = compiler.compile(model, (tokens, kept), dynamic={"tokens": {0: rows}, "kept": {0: rows}}, backend=backend)
+
+    assert {"aten.index.Tensor", "aten.__and__.Tensor"} <= {node.operator for node in program.definition.nodes}
+    runner = program.bind(model.state_dict())
+    torch.testing.assert_close(runner(tokens[:2], kept[:2])[0], model(tokens[:2], kept[:2]), rtol=1e-4, atol=1e-5)
+
+
 class Branches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1
