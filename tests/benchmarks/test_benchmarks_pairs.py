@@ -39,6 +39,7 @@ def test_pairs_keep_their_names(is_quick: bool) -> None:
     assert [name for source in pairs.sources(is_quick=is_quick, synthetic_mib=8) for name in source.pairs] == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [

@@ -40,6 +40,7 @@ def _run(path: Path, count: int) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "c"
     old = ckpt.save({"w": torch.full((100_000,), 1.0)}, path).root

@@ -223,6 +223,7 @@ def test_a_head_that_lies_is_refused(at: int, value: int, says: str) -> None:
         contextual.decode(view(old), memoryview(encoded), width=2, size=old.nbytes)
 
 
+@pytest.mark.slow
 def test_code_is_compiled_once_and_nothing_is_unpickled(tmp_path: Path) -> None:
     """In processes of their own; an audit hook sees whatever reads a pickle."""
     script = """

@@ -22,14 +22,14 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "c"
 
 
-@pytest.mark.parametrize("bits", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_every_single_bit_flip_is_found(checkpoint: Path, bits: int) -> None:
-    """One bit of each byte of all files, or all; of header padding one."""
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_single_bit_flip_is_found(checkpoint: Path, step: int) -> None:
+    """All bits of all files, and of header padding every byte once; or one bit of every seventh byte."""
     missed = []
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
         data = bytearray(file.read_bytes())
-        for position in range(len(data)):
-            for bit in range(8) if bits == 8 and data[position] != 0x20 else (position % 8,):
+        for position in range(0, len(data), step):
+            for bit in range(8) if step == 1 and data[position] != 0x20 else (position % 8,):
                 data[position] ^= 1 << bit
                 file.write_bytes(data)
                 if ckpt.verify(checkpoint).ok:

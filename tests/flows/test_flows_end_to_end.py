@@ -406,6 +406,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_a_pt_file_is_taken_for_nothing(stack: Stack) -> None:
     """Without a guard: nothing of ours would unpickle it anyway."""
     done = stack.run(sys.executable, "-c", PT_FILES, str(stack.home))
@@ -432,9 +433,9 @@ def test_a_pt_file_is_taken_for_nothing(stack: Stack) -> None:
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing; SYSTEM_DEPS=1 make system-deps")
 
 
-@pytest.fixture(scope="module")
-def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as one:
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Browser]:
+    with browser(tmp_path / "profile") as one:  # an open page keeps a processor busy
         yield one
 
 
@@ -476,6 +477,7 @@ def test_a_person_finds_why_a_version_was_taken_back_in_prefect(stack: Stack, pe
 # --- the last one: it stops the stack ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_served_and_watched_is_so_again_after_down_and_up(stack: Stack) -> None:
     (before,) = [row["serves"] for row in json.loads(stack.flows("status", "--json").stdout) if row["serves"]]
 

@@ -53,7 +53,7 @@ class RegistryPublisher:
         ledger.quarantine(root, alias="champion", author=self.registry.Author(actor="test", reason="a test", at=0.0))
 
 
-@pytest.fixture(params=["folder", pytest.param("registry", marks=pytest.mark.integration)])
+@pytest.fixture(params=["folder", pytest.param("registry", marks=[pytest.mark.integration, pytest.mark.slow])])
 def publisher(request: pytest.FixtureRequest, shop: Any, tmp_path: Path) -> Publisher:
     if request.param == "folder":
         return FolderPublisher(shop, tmp_path)
