@@ -6,11 +6,13 @@ that divide nothing, lists of another length, two element types. Each rule here 
 """
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from compiler import dtypes
 from compiler.definition import Argument, Atom, DTypeName, MemoryFormatName, Ref, atoms
 
 _ATOMS: Final[dict[str, tuple[type, ...]]] = {
@@ -23,6 +25,7 @@ _ATOMS: Final[dict[str, tuple[type, ...]]] = {
     "ScalarType": (DTypeName,),
     "MemoryFormat": (MemoryFormatName,),
 }
+_BITWISE: Final = ("bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__")
 _INDICES: Final = (torch.int32, torch.int64)
 _MOST: Final = 2**31 - 1  # of a stride, a padding, a dilation: what libraries below torch count in
 # Operators that multiply and add tensors, which must all be of one element type.
@@ -62,6 +65,10 @@ def require_sense(operator: str, given: Mapping[str, Any]) -> None:
     name = operator.removeprefix("aten.").partition(".")[0]
     if name in ("embedding", "index"):
         _places(given["indices"] if name == "index" else [given["indices"]])
+    if name in _BITWISE and any(isinstance(each, Tensor) and each.is_floating_point() for each in given.values()):
+        raise ValueError("bits of floating point numbers")
+    if name in ("full", "new_full", "full_like"):
+        _holds(given)
     if not name.startswith(_PRODUCTS):
         return
     found = {value.dtype for value in given.values() if isinstance(value, Tensor)}
@@ -73,10 +80,25 @@ def require_sense(operator: str, given: Mapping[str, Any]) -> None:
 
 def _places(indices: Sequence[Tensor | None]) -> None:
     """By a mask, what is found would have a size that depends on its values."""
+    if all(each is None for each in indices):
+        raise ValueError("places along no axis")
     for each in indices:
         found = each.dtype if isinstance(each, Tensor) else type(each)
         if each is not None and found not in _INDICES:
             raise ValueError(f"places are looked up by {found}")
+
+
+def _holds(given: Mapping[str, Any]) -> None:
+    like, named, value = given.get("self"), given.get("dtype"), given["fill_value"]
+    dtype = dtypes.BY_NAME[named] if named else like.dtype if isinstance(like, Tensor) else None
+    if dtype in (None, torch.bool) or isinstance(value, Tensor):
+        return
+    if dtype.is_floating_point:
+        fits = not isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    else:
+        fits = isfinite(value) and torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max
+    if not fits:
+        raise ValueError(f"{value} in {dtype}")
 
 
 def _convolution(name: str, given: Mapping[str, Any]) -> None:

@@ -214,7 +214,7 @@ def _shapes(definition: Definition) -> None:
             _output(values[output.value], output.spec, sizes, f"definition.outputs[{index}]")
 
 
-class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes tensors that operators create from nothing (arange, full) on the meta device, too."""
 
     def __torch_dispatch__(
@@ -227,7 +227,7 @@ class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _run_on_meta(interpreter: Interpreter, definition: Definition, sizes: Mapping[str, int]) -> list[Any]:
     path = "definition.inputs"
     try:
-        with torch.device("meta"), torch.no_grad(), _OnMeta():  # type: ignore[no-untyped-call]
+        with torch.device("meta"), torch.no_grad(), OnMeta():  # type: ignore[no-untyped-call]
             inputs = [torch.empty(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs]
             path = "definition.constants"
             constants = [

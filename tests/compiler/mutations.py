@@ -24,7 +24,7 @@ from compiler.constants import fill, views
 from compiler.definition import Definition
 from compiler.interpreter import Interpreter
 from compiler.proto import program_pb2 as pb
-from compiler.validation import validate
+from compiler.validation import OnMeta, validate
 
 BATCH: Final = compiler.Dim(name="batch", max=3)
 NUMBERS: Final = (0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 64, 255, 2**16, 2**31 - 1, 2**32 - 1, 2**61, 2**63 - 1)
@@ -69,6 +69,22 @@ class _Words(nn.Module):
 
 
 @cache
+class _Places(nn.Module):
+    """Places looked up along one axis and two, masks joined by bits, and tensors made like others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, ids: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        rows, places = torch.arange(ids.shape[0]), torch.arange(ids.shape[1])
+        mask = kept.bool()[rows[:, None], places[None, :]]
+        found = self.table(ids)[:, places][:, :, None]
+        added = found.new_full((1,), 2.5) + ids.new_zeros((2, 3), dtype=torch.float32).sum()
+        mask = (places >= 0) & mask | mask.new_ones(())
+        return found * mask[..., None, None] + added, found[:, None, places]
+
+
 def victims() -> tuple[bytes, ...]:
     """Bodies of good programs, between them with most forms that a program can have."""
     torch.manual_seed(0)
@@ -76,8 +92,11 @@ def victims() -> tuple[bytes, ...]:
     words = compiler.compile(
         _Words().eval(), (torch.randint(0, 7, (2, 5)),), dynamic={"ids": {0: BATCH}}, backend="eager"
     )
+    asked = (torch.randint(0, 9, (2, 5)), torch.ones(2, 5, dtype=torch.int64))
+    by_rows = {"ids": {0: BATCH}, "kept": {0: BATCH}}
+    places = compiler.compile(_Places().eval(), asked, dynamic=by_rows, backend="eager")
     bodies = []
-    for program in (images, words):
+    for program in (images, words, places):
         message = encode.encode_program(
             program.definition, backend="aoti", targets=program.targets, report=program.report
         )
@@ -129,7 +148,7 @@ def judge(body: bytes) -> str | None:
 
 def _elements(definition: Definition, sizes: dict[str, int]) -> int:
     """Elements of all tensors of a run, found without memory."""
-    with torch.device("meta"), torch.no_grad():
+    with torch.device("meta"), torch.no_grad(), OnMeta():  # type: ignore[no-untyped-call]
         values: list[Any] = [
             torch.empty(spec.at(sizes), dtype=dtypes.BY_NAME[spec.dtype]) for spec in definition.inputs
         ]
