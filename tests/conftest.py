@@ -70,5 +70,5 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files with a stack of their own first: begun last, one of them would keep a single core busy at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+    """The files with processes of their own first: begun last, one would keep a single core busy at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("integration") is None and "tests/serving/" not in item.nodeid)
