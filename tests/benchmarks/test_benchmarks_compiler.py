@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.__main__ import main
 from benchmarks.compiling import stages
 
 
+@pytest.mark.slow
 def test_every_side_is_measured(tmp_path: Path) -> None:
     file = tmp_path / "compiler.json"
 

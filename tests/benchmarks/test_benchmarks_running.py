@@ -192,7 +192,8 @@ def test_an_unknown_area_lists_the_known_ones(capsys: pytest.CaptureFixture[str]
 
     assert code == 1
     assert (
-        "no area 'no-such-area'; expected one of: ckpt, compiler, delta, kernels, live, pipeline" in capsys.readouterr().err
+        "no area 'no-such-area'; expected one of: ckpt, compiler, delta, kernels, live, pipeline"
+        in capsys.readouterr().err
     )
     assert not (tmp_path / "figures.json").exists()
 

@@ -17,7 +17,10 @@ from ckpt.disk import commit
 from tests.ckpt.faults import ACTIONS, FAULTS, Outcome, outcomes
 
 WELL = ("short", "EINTR")  # what a writer gets over
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: SYSTEM_DEPS=1 make system-deps")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: SYSTEM_DEPS=1 make system-deps"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -235,7 +235,8 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=_steps, new=st.booleans(), codecs=st.sampled_from([ADDING, ("contextual",), tuple(CODECS)]))
 def test_steps_of_any_chunks_are_composed_without_their_base(
     steps: list[list[tuple[int, str]]],
