@@ -23,7 +23,7 @@ from flows.errors import PortInUseError, StackError
 from flows.stack.hook.sitecustomize import ROLE_VARIABLE, start_tick
 
 STACK_VARIABLE = "TREERING_STACK"
-START_S = 300.0  # a machine with ten times the work that it has processors for took 165 s to start a fleet
+START_S = 300.0  # enough where there is ten times the work that there are processors for
 STOP_S = 20.0
 _RECORD = ".process.json"
 LONGEST_LOG_BYTES = 16 << 20  # a longer one is put aside when its service starts again

@@ -3,9 +3,6 @@
 import fcntl
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import torch
 import ckpt
 from ckpt.deltas.encoding import FrameWriter
 from ckpt.deltas.patches import Patches
+from tests.ckpt.killed import count, files, flip, kill
 
 TENSORS, FRAMES = 6, 12  # two frames each: the steps are dense, so that a frame is one chunk
 KILLED_AFTER = 5
@@ -64,15 +62,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def kill(script: str, *arguments: object) -> None:
-    killed = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
 @pytest.fixture(scope="module")
 def killed(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What killed calls left that were to make ``delta`` and ``made``."""
@@ -86,18 +75,6 @@ def left(killed: Path, name: str, folder: Path) -> Path:
     """A copy of what was left of ``name``."""
     (found,) = killed.glob(f".{name}.*.saving")
     return Path(shutil.copytree(found, folder / found.name))
-
-
-def count(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]:
-    """Calls of a method from here on."""
-    method, calls = getattr(owner, name), list[object]()
-
-    def counted(self: object, *arguments: object) -> object:
-        calls.append(arguments)
-        return method(self, *arguments)
-
-    monkeypatch.setattr(owner, name, counted)
-    return calls
 
 
 def test_a_killed_diff_encodes_the_rest_only(
@@ -125,12 +102,6 @@ def test_a_killed_apply_decodes_the_rest_only(
     assert 0 < len(decoded) <= FRAMES // 2 + 2  # one attachment's, and half of the others
     assert files(tmp_path / "made") == files(pair / "made")
     assert list(tmp_path.glob(".*")) == []
-
-
-def flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) // 3] ^= 1
-    file.write_bytes(data)
 
 
 def link(file: Path) -> None:

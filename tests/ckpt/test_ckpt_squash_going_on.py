@@ -2,9 +2,6 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from ckpt.deltas.composing import _Composer
 from ckpt.deltas.encoding import FrameWriter
 from ckpt.deltas.squashing import AT_ONCE
 from tests.ckpt.chains import ADDING, save_chain
+from tests.ckpt.killed import count, files, flip, kill
 
 TENSORS = 4  # a frame each
 KILLED_AFTER = 3  # frames of the second delta on the way
@@ -79,33 +77,12 @@ def killed(chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def kill(script: str, *arguments: object) -> None:
-    killed = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-
-
 def left(killed: Path, name: str, folder: Path) -> Path:
     """A copy of all that was left of ``name``; the folder of the deltas on the way."""
     for found in killed.glob(f".{name}.*.saving"):
         shutil.copytree(found, folder / found.name)
     (note,) = folder.glob(f".{name}.*.saving/unfinished")
     return note.parent
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def count(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]:
-    """Calls of a method from here on."""
-    method, calls = getattr(owner, name), list[object]()
-
-    def counted(self: object, *arguments: object) -> object:
-        calls.append(arguments)
-        return method(self, *arguments)
-
-    monkeypatch.setattr(owner, name, counted)
-    return calls
 
 
 def test_a_killed_squash_encodes_the_rest_only(
@@ -132,12 +109,6 @@ def test_a_killed_squash_without_its_base_goes_on_at_its_last_step(
     assert len(composed) == TENSORS
     assert files(tmp_path / "without") == files(chain / "without")
     assert list(tmp_path.glob(".*")) == []
-
-
-def flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) // 3] ^= 1
-    file.write_bytes(data)
 
 
 def swap(file: Path) -> None:
