@@ -26,6 +26,7 @@ _ATOMS: Final[dict[str, tuple[type, ...]]] = {
     "MemoryFormat": (MemoryFormatName,),
 }
 _BITWISE: Final = ("bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__")
+_DEFAULT: Final = {float: torch.float32}
 _INDICES: Final = (torch.int32, torch.int64)
 _MOST: Final = 2**31 - 1  # of a stride, a padding, a dilation: what libraries below torch count in
 # Operators that multiply and add tensors, which must all be of one element type.
@@ -90,7 +91,7 @@ def _places(indices: Sequence[Tensor | None]) -> None:
 
 def _holds(given: Mapping[str, Any]) -> None:
     like, named, value = given.get("self"), given.get("dtype"), given["fill_value"]
-    dtype = dtypes.BY_NAME[named] if named else like.dtype if isinstance(like, Tensor) else None
+    dtype = dtypes.BY_NAME[named] if named else like.dtype if isinstance(like, Tensor) else _DEFAULT.get(type(value))
     if dtype in (None, torch.bool) or isinstance(value, Tensor):
         return
     if dtype.is_floating_point:

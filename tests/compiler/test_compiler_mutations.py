@@ -68,3 +68,10 @@ def test_a_tensor_is_filled_with_what_its_type_holds(dtype: str, value: float, f
 
     with nullcontext() if fits else pytest.raises(ValueError, match=escape(f"{value} in torch.{dtype}")):
         require_sense("aten.new_full.default", given)
+
+
+def test_without_a_type_a_number_has_to_fit_torchs_default() -> None:
+    require_sense("aten.full.default", {"size": [1], "fill_value": 2})
+
+    with pytest.raises(ValueError, match=r"in torch\.float32"):
+        require_sense("aten.full.default", {"size": [1], "fill_value": 1e300})
