@@ -7,6 +7,23 @@ from pathlib import Path
 
 import pytest
 
+# The beginning of a script: it dies when so many frames (its first argument) are noted as made.
+DIES_AFTER_FRAMES = """
+import os, signal, sys
+import ckpt
+from ckpt.deltas.notes import Notes
+
+add, noted = Notes.add, []
+
+def add_then_die(self, frame):
+    add(self, frame)
+    noted.append(frame)
+    if len(noted) == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Notes.add = add_then_die
+"""
+
 
 def kill(script: str, *arguments: object) -> None:
     killed = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], check=False)

@@ -12,27 +12,12 @@ import torch
 import ckpt
 from ckpt.deltas.encoding import FrameWriter
 from ckpt.deltas.patches import Patches
-from tests.ckpt.killed import count, files, flip, kill
+from tests.ckpt.killed import DIES_AFTER_FRAMES, count, files, flip, kill
 
 TENSORS, FRAMES = 6, 12  # two frames each: the steps are dense, so that a frame is one chunk
 KILLED_AFTER = 5
 
-DIFF = """
-import os, signal, sys
-import ckpt
-from ckpt.deltas.notes import Notes
-
-add, noted = Notes.add, []
-
-def add_then_die(self, frame):
-    add(self, frame)
-    noted.append(frame)
-    if len(noted) == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Notes.add = add_then_die
-ckpt.diff(*sys.argv[2:])
-"""
+DIFF = DIES_AFTER_FRAMES + "ckpt.diff(*sys.argv[2:])"
 
 APPLY = """
 import os, signal, sys

@@ -13,27 +13,12 @@ from ckpt.deltas.composing import _Composer
 from ckpt.deltas.encoding import FrameWriter
 from ckpt.deltas.squashing import AT_ONCE
 from tests.ckpt.chains import ADDING, save_chain
-from tests.ckpt.killed import count, files, flip, kill
+from tests.ckpt.killed import DIES_AFTER_FRAMES, count, files, flip, kill
 
 TENSORS = 4  # a frame each
 KILLED_AFTER = 3  # frames of the second delta on the way
 
-SQUASH = """
-import os, signal, sys
-import ckpt
-from ckpt.deltas.notes import Notes
-
-add, noted = Notes.add, []
-
-def add_then_die(self, frame):
-    add(self, frame)
-    noted.append(frame)
-    if len(noted) == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Notes.add = add_then_die
-ckpt.squash(sys.argv[4:], sys.argv[3], base=sys.argv[2])
-"""
+SQUASH = DIES_AFTER_FRAMES + "ckpt.squash(sys.argv[4:], sys.argv[3], base=sys.argv[2])"
 
 WITHOUT_BASE = """
 import os, signal, sys
